@@ -1,0 +1,88 @@
+"""Everything people asked for at one commit, valid and with defaults: one argument of `decide`.
+
+`frozen` names jobs whose document is invalid now and which stand here in their last valid form;
+`blocked` says why admissions are frozen, when a file that defines the cluster is invalid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from reconciler.model.inventory import Inventory
+from reconciler.model.job import Job
+from reconciler.model.queue import PriorityClass, QuotaTree, Scheduling
+from reconciler.model.units import (
+    MINUTE,
+    SECOND,
+    ClassName,
+    CommitId,
+    Instant,
+    JobKey,
+    Nanoseconds,
+    NodeName,
+    QueueName,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A maintenance window of one node, or a reservation: then jobs of `members` may use it.
+
+    `drain` is checkpoint, wait or kill.
+    """
+
+    name: str
+    node: NodeName
+    begins: Instant
+    ends: Instant
+    drain: str
+    members: tuple[QueueName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRules:
+    """How silence is judged (`ClusterConfig.spec.agents`). `mass_loss_ppm`: more of the nodes than this share,
+    in millionths, silent at once is our own link, not theirs."""
+
+    report_interval: Nanoseconds = Nanoseconds(5 * SECOND)
+    unreachable_after: Nanoseconds = Nanoseconds(30 * SECOND)
+    lost_after: Nanoseconds = Nanoseconds(5 * MINUTE)
+    lease_margin: Nanoseconds = Nanoseconds(2 * SECOND)
+    mass_loss_ppm: int = 500_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryRules:
+    """How the record is kept (`ClusterConfig.spec.repository`). Shares are in millionths."""
+
+    desired_branch: str = "main"
+    state_branch: str = "allocations"
+    poll_interval: Nanoseconds = Nanoseconds(15 * SECOND)
+    cycle_interval: Nanoseconds = Nanoseconds(5 * SECOND)
+    observed_coalesce: Nanoseconds = Nanoseconds(5 * MINUTE)
+    mass_removal_ppm: int = 300_000
+    rewrites_need_acknowledgement: bool = False
+    require_signed_desired: bool = False
+    publish_interval: Nanoseconds = Nanoseconds(0)
+    state_url: str = ""
+    state_mirror: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desired:
+    """`jobs` by key in code point order, `invalid` the jobs that have no valid form at all."""
+
+    commit: CommitId
+    cluster: str
+    scheduling: Scheduling
+    agents: AgentRules
+    repository: RepositoryRules
+    inventory: Inventory
+    quotas: QuotaTree
+    classes: Mapping[ClassName, PriorityClass]
+    jobs: Mapping[JobKey, Job]
+    windows: tuple[Window, ...] = ()
+    frozen: frozenset[JobKey] = field(default_factory=frozenset)
+    invalid: Mapping[JobKey, str] = field(default_factory=dict)
+    blocked: str = ""

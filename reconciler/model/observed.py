@@ -1,0 +1,147 @@
+"""What nodes and jobs were seen to be: facts with instants, never ages, heartbeats or utilisation.
+
+A report is a hint until the shell has turned it into one of these values and committed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from reconciler.model.units import BitsPerSecond, Bytes, Instant, JobKey, NodeName
+
+
+class NodeCondition(StrEnum):
+    """Ready takes work; Unreachable takes no new work; Lost is silent past `lostAfter`."""
+
+    READY = "Ready"
+    UNREACHABLE = "Unreachable"
+    LOST = "Lost"
+
+
+class AttemptState(StrEnum):
+    """What one node says of one attempt of a job.
+
+    Exited: every local process ended by itself. Gone: stopped by order, or never started, and no
+    process is left. In both the GPUs were seen free. Refused: the node will not prepare it.
+    """
+
+    PREPARING = "Preparing"
+    PREPARED = "Prepared"
+    RUNNING = "Running"
+    STOPPING = "Stopping"
+    EXITED = "Exited"
+    GONE = "Gone"
+    REFUSED = "Refused"
+    KILL_FAILED = "KillFailed"
+
+    @property
+    def released(self) -> bool:
+        """No process of the attempt is left on the node."""
+        return self in (AttemptState.EXITED, AttemptState.GONE, AttemptState.REFUSED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptReport:
+    """A node's receipt for one attempt. `exit_code` is the first failing rank's, else 0; None while it runs."""
+
+    job: JobKey
+    attempt: int
+    state: AttemptState
+    at: Instant
+    generation: int = 0
+    exit_code: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReport:
+    """One GPU as seen: healthy, and `foreign` names a process that is not ours, if one uses it.
+
+    `nvlinks` counts the links that are up; `pcie_width` is what was trained, `pcie_most` what card and slot could
+    do, both in lanes. What a node did not say is -1 (links, NUMA node) or 0 (the rest), and is never drift.
+    """
+
+    index: int
+    uuid: str
+    healthy: bool = True
+    foreign: str = ""
+    reason: str = ""
+    memory: Bytes = Bytes(0)
+    nvlinks: int = -1
+    pcie_width: int = 0
+    pcie_most: int = 0
+    numa: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NicReport:
+    """One network port as seen. `speed` 0, `numa` -1, widths 0 and `switch` "" mean that the node did not say.
+
+    `switch` is the top-of-rack switch that announces itself at the other end of the cable.
+    """
+
+    name: str
+    up: bool
+    speed: BitsPerSecond = BitsPerSecond(0)
+    pcie_width: int = 0
+    pcie_most: int = 0
+    numa: int = -1
+    switch: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumaReport:
+    """One NUMA node as seen: its CPUs in Linux list syntax."""
+
+    id: int
+    cpus: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeObservation:
+    """One node. `condition_since` is when the condition began; `address` is where its ranks can be met.
+
+    `lease_expired`: lease and margin are over since its last answer. `confirmed_dead`: a person or a fence
+    command says no process of it is left. Both only mean something while it is Lost.
+    `unhealthy` is the reason its health hook gave, "" when healthy. `clique` names the multi-node NVLink domain its
+    GPUs joined. No `nics`, no `numa`: the node did not say, which is not the same as having none.
+    """
+
+    node: NodeName
+    boot_id: str
+    address: str
+    condition: NodeCondition
+    condition_since: Instant
+    gpu_type: str = ""
+    gpus: tuple[GpuReport, ...] = ()
+    attempts: tuple[AttemptReport, ...] = ()
+    unhealthy: str = ""
+    lease_expired: bool = False
+    confirmed_dead: bool = False
+    driver: str = ""
+    clique: str = ""
+    nics: tuple[NicReport, ...] = ()
+    numa: tuple[NumaReport, ...] = ()
+
+    def attempt(self, job: JobKey, attempt: int) -> AttemptReport | None:
+        """The receipt for exactly this attempt, if the node has given one."""
+        return next((a for a in self.attempts if a.job == job and a.attempt == attempt), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobObservation:
+    """Progress that decisions read: the last checkpoint of the running attempt."""
+
+    job: JobKey
+    attempt: int
+    checkpoint: Instant | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Everything seen, by name. A node that was never observed is absent and has no capacity."""
+
+    nodes: Mapping[NodeName, NodeObservation] = field(default_factory=dict)
+    jobs: Mapping[JobKey, JobObservation] = field(default_factory=dict)
