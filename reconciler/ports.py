@@ -1,0 +1,78 @@
+"""What the loop needs from the outside world: engines and a clock, as protocols.
+
+Adapters live in `engines` and `store`; they implement these and never import each other. Every engine call
+carries the commit and generation it stands on, and no engine call happens before that commit was pushed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from reconciler.model.desired import Desired
+from reconciler.model.observed import Observed
+from reconciler.model.units import CommitId, Instant, JobKey, Nanoseconds, NodeName
+from reconciler.wire import Proof
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A pushed generation, ready to be applied: each node's orders file, and how to prove it.
+
+    `proof_of` may read git; it raises StoreError when the commit is not at hand.
+    """
+
+    commit: CommitId
+    generation: int
+    epoch: int
+    orders: Mapping[NodeName, bytes]
+    proof_of: Callable[[NodeName], Proof]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveAttempt:
+    """What is seen of a running attempt and never committed: last heartbeat, checkpoint, states of ranks."""
+
+    job: JobKey
+    attempt: int
+    checkpoint: Instant | None
+    progress: Mapping[str, Any]
+    ranks: Mapping[NodeName, tuple[Mapping[str, Any], ...]]
+
+
+class Clock(Protocol):
+    """The only source of time; tests use one that jumps."""
+
+    def now(self) -> Instant:
+        """Wall clock, ns UTC: goes into records."""
+
+    def monotonic(self) -> Nanoseconds:
+        """For measuring silence; counts through suspend, never goes back."""
+
+
+class Engine(Protocol):
+    """The hands of the reconciler: agents, or Slurm. One contract test for all."""
+
+    def start(self, desired: Desired, observed: Observed) -> None:
+        """Begin listening, starting from the committed observation: no node is judged lost before it was listened
+        for `lost_after`. Raises EngineUnavailable."""
+
+    def apply(self, committed: Committed) -> None:
+        """Let nodes act on a pushed generation. Idempotent; an older generation than the applied one is ignored."""
+
+    def observe(self, desired: Desired, now: Instant) -> Observed:
+        """Everything seen so far as facts: unchanged facts keep their instants, so equal worlds give equal values.
+        Raises EngineUnavailable (code OwnLinkSuspected) when too many nodes are silent at once."""
+
+    def live(self) -> Mapping[JobKey, LiveAttempt]:
+        """Progress of running attempts, as last reported."""
+
+    def wait(self, timeout: Nanoseconds) -> bool:
+        """Block until something new was reported (True) or the time is over (False)."""
+
+    def wake(self) -> None:
+        """End a `wait` in another thread now."""
+
+    def stop(self) -> None:
+        """Stop listening. Running work is not touched."""
