@@ -1,0 +1,247 @@
+"""What is wrong with a tree of documents, and what do its cluster's documents come to?
+
+Every file by itself, then all of them together. Nothing is left out because something else is wrong; complaints that
+would only repeat another one are. What is acted on in spite of errors is for `desired`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, Final
+
+from reconciler.documents.cache import ParseCache, Verdict
+from reconciler.documents.check import CheckedFile, Item, check, may_hold_decimals
+from reconciler.documents.convert import job_of
+from reconciler.documents.convert_cluster import (
+    agent_rules_of,
+    classes_of,
+    inventory_of,
+    quotas_of,
+    repository_rules_of,
+    scheduling_of,
+    windows_of,
+)
+from reconciler.documents.layout import CONFIG, is_document, is_job, key_of, lint_layout
+from reconciler.documents.lint import Documents, documents_of, lint_cluster
+from reconciler.documents.lint_jobs import lint_dependencies, lint_job
+from reconciler.documents.loader import FILE_LIMITS, Limits, bulk, load
+from reconciler.documents.schema.cluster import ClusterSpec
+from reconciler.documents.surroundings import Surroundings, surroundings_of
+from reconciler.errors import Diagnostic, Place, Severity, sorted_by_place
+from reconciler.model.desired import Desired
+from reconciler.model.units import CommitId, JobKey
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file of a tree: path from the root of the repository, git blob id, content."""
+
+    path: str
+    oid: str
+    content: bytes
+
+
+def source_file(path: str, content: bytes) -> SourceFile:
+    """A file that is not in git yet, under an id of its own."""
+    return SourceFile(path, f"sha256:{sha256(content).hexdigest()}", content)
+
+
+def validate_files(files: Iterable[SourceFile], cache: ParseCache | None = None) -> tuple[Diagnostic, ...]:
+    """Everything that is wrong with these files, by themselves and together, sorted by place."""
+    with bulk():
+        tree = read_files(files, cache or ParseCache())
+        return sorted_by_place(judge(tree).diagnostics)
+
+
+# --- 1. every file by itself ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """`ghosts` are the (kind, name) of documents that are there but not well-formed."""
+
+    files: Mapping[str, SourceFile]
+    checked: Mapping[str, CheckedFile]
+    ghosts: frozenset[tuple[str, str]]
+    cache: ParseCache
+
+
+def read_files(files: Iterable[SourceFile], cache: ParseCache, limits: Limits = FILE_LIMITS) -> Tree:
+    """The documents among these files, each checked by itself; paths in order."""
+    by_path = {f.path: f for f in sorted(files, key=lambda f: f.path) if is_document(f.path)}
+    ghosts: set[tuple[str, str]] = set()
+    checked = {path: check_source(f, cache, ghosts, limits) for path, f in by_path.items()}
+    return Tree(by_path, checked, frozenset(ghosts), cache)
+
+
+def check_source(
+    file: SourceFile, cache: ParseCache, ghosts: set[tuple[str, str]], limits: Limits = FILE_LIMITS
+) -> CheckedFile:
+    """One file, read and checked, its place among folders included. Adds to `ghosts` what is there but not well-formed."""
+    known = cache.items(file.oid, file.path, file.content)
+    if known is not None:
+        return CheckedFile(known, tuple(lint_layout(file.path, known)))
+    loaded = load(file.content, file.path, limits)
+    items: list[Item] = []
+    diagnostics = list(loaded.diagnostics)
+    for document in loaded.documents:
+        item, found = check(document)
+        diagnostics += found
+        if item is None:
+            ghosts.add((document.kind, document.name))
+        else:
+            items.append(item)
+    if not diagnostics:
+        has_decimals = may_hold_decimals(file.content)
+        trees = [(d.kind, d.index, _plain(d.value) if has_decimals else d.value) for d in loaded.documents]
+        cache.keep(file.oid, items, trees)
+    return CheckedFile(tuple(items), (*diagnostics, *lint_layout(file.path, items)))
+
+
+def _plain(tree: Any) -> Any:
+    """The tree with `DecimalText` as text. Fields that take decimals take the same digits as text."""
+    if isinstance(tree, dict):
+        return {key: _plain(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_plain(value) for value in tree]
+    return str(tree) if isinstance(tree, str) else tree
+
+
+# --- 2. all of them together ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A tree, and all that is wrong in it."""
+
+    diagnostics: tuple[Diagnostic, ...]
+    cluster: Cluster
+    cluster_errors: frozenset[str]
+    """Files that define the cluster and have an error, of their own or beside others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the cluster's documents come to; good enough to judge jobs by even when they have errors."""
+
+    documents: Documents
+    desired: Desired
+    around: Surroundings
+
+
+def judge(tree: Tree) -> Judged:
+    """All that is wrong with the files of a tree, by themselves and together."""
+    diagnostics = [d for checked in tree.checked.values() for d in checked.diagnostics]
+    cluster = cluster_of(i for path, checked in tree.checked.items() if not is_job(path) for i in checked.items)
+    found = [*lint_cluster(cluster.documents), *_missing_config(tree, cluster.documents)]
+    jobs: dict[JobKey, Item] = {}
+    for path in filter(is_job, tree.checked):
+        job = only_job(tree.checked[path])
+        key = key_of(path)
+        if job is not None:
+            found += verdict_of(job, tree.files[path].oid, cluster.around, tree.cache).diagnostics
+        if job is not None and key is not None:
+            jobs[key] = job
+    found += lint_dependencies(jobs)
+    diagnostics += [d for d in found if not _is_echo(d, tree.ghosts)]
+    errors = {d.place.file for d in diagnostics if counts(d) and not is_job(d.place.file)}
+    return Judged(tuple(diagnostics), cluster, frozenset(errors))
+
+
+def cluster_of(items: Iterable[Item]) -> Cluster:
+    """What these documents say about the cluster; jobs among them are not looked at."""
+    documents = documents_of(items)
+    config = next((item.model.spec for item in documents.of("ClusterConfig")), ClusterSpec())
+    inventory = inventory_of(documents.of("Fabric"), documents.of("NodeProfile"), documents.of("NodeSet"))
+    quotas = quotas_of(documents.of("Queue"), inventory)
+    classes = classes_of(documents.of("PriorityClass"))
+    scheduling = scheduling_of(config)
+    around = surroundings_of(
+        inventory,
+        quotas,
+        classes,
+        documents.of("Queue"),
+        [item.model.spec.gpu_type for item in documents.of("NodeProfile")],
+        scheduling.default_time_limit,
+    )
+    desired = Desired(
+        commit=CommitId(""),
+        cluster=next((item.name for item in documents.of("ClusterConfig")), ""),
+        scheduling=scheduling,
+        agents=agent_rules_of(config),
+        repository=repository_rules_of(config),
+        inventory=inventory,
+        quotas=quotas,
+        classes=classes,
+        jobs={},
+        windows=windows_of((*documents.of("Maintenance"), *documents.of("Reservation"))),
+    )
+    return Cluster(documents, desired, around)
+
+
+def _missing_config(tree: Tree, documents: Documents) -> list[Diagnostic]:
+    if documents.of("ClusterConfig") or CONFIG in tree.checked:
+        return []
+    return [
+        Diagnostic(
+            "MissingClusterConfig",
+            "There is no ClusterConfig",
+            "Every cluster repository has one, with defaults for all it says.",
+            Place(CONFIG),
+            "Add it, or run: gangops init.",
+        )
+    ]
+
+
+def only_job(checked: CheckedFile) -> Item | None:
+    """The job of a file, if it has one."""
+    return next((item for item in checked.items if item.kind == "Job"), None)
+
+
+def verdict_of(item: Item, oid: str, around: Surroundings, cache: ParseCache) -> Verdict:
+    """What a job comes to in these surroundings; remembered for as long as both stay the same."""
+    known = cache.verdict(item.file, oid, around)
+    if known is None:
+        diagnostics = tuple(lint_job(item, around))
+        known = Verdict(None if any(map(counts, diagnostics)) else job_of(item, around), diagnostics)
+        cache.keep_verdict(item.file, oid, known)
+    return known
+
+
+WISHES: Final = frozenset({"NeverFits", "MaintenanceUnknownNode", "GuaranteesExceedCapacity"})
+"""Errors in a proposal; once merged they are warnings, for the rest still has a meaning. A job that cannot fit waits, and
+a rack may be taken out before windows and guarantees follow."""
+
+
+def counts(diagnostic: Diagnostic) -> bool:
+    """Whether this is a reason not to act on a file."""
+    return diagnostic.is_error and diagnostic.code not in WISHES
+
+
+def as_wish(diagnostic: Diagnostic) -> Diagnostic:
+    """The diagnostic as it is told of something merged."""
+    return replace(diagnostic, severity=Severity.WARNING) if diagnostic.code in WISHES else diagnostic
+
+
+_NAMED_BY: Final[Mapping[str, str]] = {
+    "UnknownQueue": "Queue", "UnknownProfile": "NodeProfile", "UnknownFabric": "Fabric",
+    "UnknownPriorityClass": "PriorityClass", "DependencyUnknown": "Job",
+}  # fmt: skip
+_MADE_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "UnknownRack": ("Fabric",), "UnknownLevel": ("Fabric",), "UnknownFabric": ("Fabric",), "UnknownGpuType": ("NodeProfile",),
+    "MaintenanceUnknownNode": ("NodeSet",), "NeverFits": ("NodeSet", "NodeProfile", "Fabric"),
+    "GuaranteesExceedCapacity": ("NodeSet", "NodeProfile"), "NoDefaultClass": ("PriorityClass",),
+    "MissingClusterConfig": ("ClusterConfig",), "GuaranteesExceedParent": ("Queue",),
+}  # fmt: skip
+
+
+def _is_echo(diagnostic: Diagnostic, ghosts: frozenset[tuple[str, str]]) -> bool:
+    """A complaint that only repeats that another document, which is there, is not well-formed."""
+    named = _NAMED_BY.get(diagnostic.code)
+    made_of = _MADE_OF.get(diagnostic.code, ())
+    return any(
+        (kind == named and f'"{name}"' in diagnostic.detail.replace("/", '"')) or kind in made_of
+        for kind, name in ghosts
+    )
