@@ -1,0 +1,268 @@
+"""Which GPUs may be given out? Declared, seen healthy, open for new work, and bound to nobody.
+
+`Supply` is one decision's view: an engine for each GPU type, what every node may still offer, and for each node that
+offers less than declared the reason (drift). It knows masks, no jobs: who gets what is for `placement`,
+`preemption` and `decide`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from reconciler.model.allocation import Allocation
+from reconciler.model.inventory import Node
+from reconciler.model.observed import GpuReport, NodeCondition, NodeObservation, Observed
+from reconciler.model.units import Gpus, GpuType, JobKey, NodeName
+from reconciler.planner.ground import Ground
+from reconciler.planner.memo import Memo
+
+Masks = Mapping[NodeName, int]
+"""GPU bit masks by node."""
+
+
+class DriftCode(StrEnum):
+    """Why a node offers less than it was declared with. The first that applies is named."""
+
+    DEAD = "Dead"
+    NOT_OBSERVED = "NotObserved"
+    LOST = "Lost"
+    UNREACHABLE = "Unreachable"
+    CORDONED = "Cordoned"
+    UNHEALTHY = "Unhealthy"
+    TYPE_DIFFERS = "TypeDiffers"
+    STRAY_ATTEMPT = "StrayAttempt"
+    GPU_FAILED = "GpuFailed"
+    GPU_MISSING = "GpuMissing"
+    FOREIGN_PROCESS = "ForeignProcess"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """A difference between declared and usable: how many GPUs, and in a word more (an owner, a hook's reason)."""
+
+    node: NodeName
+    code: DriftCode
+    gpus: Gpus
+    detail: str = ""
+
+
+class Supply:
+    """What is free in one decision. `usable`, `held` and `promised` are GPU masks by node number.
+
+    No GPU can be bound twice: the engines raise BrokenInvariant. A GPU that is held while its node is down or
+    cordoned stays bound and is not offered when it is released.
+    """
+
+    __slots__ = (
+        "cpus", "drift", "engines", "ground", "held", "memory", "promised", "reduced", "usable",
+    )  # fmt: skip
+
+    def __init__(self, ground: Ground, observed: Observed, live: Mapping[JobKey, int], held: Iterable[Masks],
+                 promised: Iterable[Masks]) -> None:  # fmt: skip
+        """`live`: the attempt of each job that holds GPUs; `held`, `promised`: masks to begin with."""
+        self.ground = ground
+        size = len(ground.nodes)
+        self.usable, self.held, self.promised = [0] * size, [0] * size, [0] * size
+        self.cpus, self.memory = [0] * size, [0] * size
+        self.reduced: list[int] = []
+        self.engines = {kind: ground.engine(kind) for kind in ground.types}
+        self.drift = tuple(self._observe(observed, live))
+        index_of = ground.tree.index_of
+        for target, masks in ((self.held, held), (self.promised, promised)):
+            for gang in masks:
+                for node, mask in gang.items():
+                    if node in index_of:
+                        target[index_of[node]] |= mask
+        self._bind_all()
+
+    def _observe(self, observed: Observed, live: Mapping[JobKey, int]) -> Iterator[Drift]:
+        for index, node in enumerate(self.ground.nodes):
+            seen = observed.nodes.get(node.name)
+            code, detail = _closed_because(node, seen, live)
+            whole = node.shape.all_gpus
+            if code is not None or seen is None:
+                self.reduced.append(index)
+                yield Drift(node=node.name, code=code or DriftCode.NOT_OBSERVED, gpus=Gpus(whole.bit_count()),
+                            detail=detail)  # fmt: skip
+                continue
+            health = _health_of(seen.gpus)
+            usable = self.usable[index] = whole & health.good & ~node.failed
+            if usable != whole:
+                self.reduced.append(index)
+                yield from _gpu_drift(node, usable, health)
+
+    def _bind_all(self) -> None:
+        """Take from the engines all that is not on offer, once a node."""
+        tree, usable, held, promised = self.ground.tree, self.usable, self.held, self.promised
+        for kind, engine in self.engines.items():
+            full: dict[int, int] = {}  # slots of wholly bound nodes by leaf: one change each
+            for index in self.ground.members[kind]:
+                whole = self.ground.whole[index]
+                taken = whole & (~usable[index] | held[index] | promised[index])
+                if taken == whole and whole:
+                    full[tree.leaf_of[index]] = full.get(tree.leaf_of[index], 0) | 1 << tree.slot_of[index]
+                elif taken:
+                    engine.take(index, taken)
+            for leaf, slots in full.items():
+                engine.take_whole(leaf, slots)
+
+    def resources_left(self, index: int) -> tuple[int, int]:
+        """CPUs and bytes of memory of a node beside those of gangs that hold GPUs there or were promised some."""
+        cpus, memory = self.ground.resources_of(index)
+        return cpus - self.cpus[index], memory - self.memory[index]
+
+    def charge(self, masks: Masks, cpus_per_gpu: int, memory_per_gpu: int) -> None:
+        """Count a gang's CPUs and memory as used; negative numbers count them back."""
+        if not cpus_per_gpu and not memory_per_gpu:
+            return
+        for node, mask in masks.items():
+            index = self.ground.tree.index_of.get(node)
+            if index is not None:
+                self.cpus[index] += mask.bit_count() * cpus_per_gpu
+                self.memory[index] += mask.bit_count() * memory_per_gpu
+
+    def overlap(self, masks: Masks, bound: list[int]) -> int:
+        """GPUs of a gang's masks that are also in `held` or in `promised`."""
+        index_of = self.ground.tree.index_of
+        return sum((mask & bound[index_of[node]]).bit_count() for node, mask in masks.items() if node in index_of)
+
+    def unclaimed(self, masks: Masks) -> int:
+        """GPUs of a leaving gang that will be free for anyone: usable, and promised to nobody."""
+        index_of, usable, promised = self.ground.tree.index_of, self.usable, self.promised
+        places = ((index_of[node], mask) for node, mask in masks.items() if node in index_of)
+        return sum((mask & usable[index] & ~promised[index]).bit_count() for index, mask in places)
+
+    def hold(self, masks: Masks) -> None:
+        """Bind free GPUs, or GPUs promised to the same gang, to it."""
+        self._bind(masks, self.held)
+
+    def keep(self, masks: Masks) -> None:
+        """Promise GPUs; those still held by others are bound already and stay so."""
+        self._bind(masks, self.promised)
+
+    def _bind(self, masks: Masks, target: list[int]) -> None:
+        for node, mask in masks.items():
+            index = self.ground.tree.index_of[node]
+            free = mask & self.usable[index] & ~self.held[index] & ~self.promised[index]
+            if free:
+                self.engines[self.ground.nodes[index].shape.gpu_type].take(index, free)
+            target[index] |= mask
+
+    def unkeep(self, masks: Masks) -> None:
+        """Take a promise back."""
+        for node, mask in masks.items():
+            index = self.ground.tree.index_of.get(node)
+            if index is not None:
+                self.promised[index] &= ~mask
+                free = mask & self.usable[index] & ~self.held[index]
+                if free:
+                    self.engines[self.ground.nodes[index].shape.gpu_type].give(index, free)
+
+    def give(self, gpu_type: GpuType, masks: Masks) -> None:
+        """Offer the GPUs of a gang inside a trial, as if it were gone: those usable and promised to nobody."""
+        engine = self.engines[gpu_type]
+        for node, mask in masks.items():
+            index = self.ground.tree.index_of.get(node)
+            if index is not None:
+                free = mask & self.usable[index] & ~self.promised[index]
+                if free:
+                    engine.give(index, free)
+
+    @contextmanager
+    def everything_open(self, gpu_type: GpuType) -> Iterator[None]:
+        """A trial in which every declared GPU that nobody holds or was promised is on offer, whatever its node's state."""
+        engine = self.engines[gpu_type]
+        with engine.trial():
+            for index in self.reduced:
+                if self.ground.nodes[index].shape.gpu_type != gpu_type:
+                    continue
+                whole = self.ground.whole[index]
+                shut = whole & ~self.usable[index] & ~self.held[index] & ~self.promised[index]
+                if shut:
+                    engine.give(index, shut)
+            yield
+
+    @contextmanager
+    def promises_open(self, gpu_type: GpuType, promises: Iterable[Masks]) -> Iterator[None]:
+        """A trial in which the GPUs of these promises that nobody holds any more are on offer."""
+        engine = self.engines[gpu_type]
+        with engine.trial():
+            for masks in promises:
+                for node, mask in masks.items():
+                    index = self.ground.tree.index_of.get(node)
+                    free = mask & self.usable[index] & ~self.held[index] if index is not None else 0
+                    if free and index is not None and self.ground.nodes[index].shape.gpu_type == gpu_type:
+                        engine.give(index, free)
+            yield
+
+
+def drift_of(ground: Ground, observed: Observed, allocated: Allocation) -> tuple[Drift, ...]:
+    """Every difference between what is declared and what is usable, by node; for people, not for decisions."""
+    live = {r.job: r.attempt for r in allocated.jobs.values() if r.state.holds_gpus}
+    return Supply(ground, observed, live, (), ()).drift
+
+
+def _closed_because(
+    node: Node, seen: NodeObservation | None, live: Mapping[JobKey, int]
+) -> tuple[DriftCode | None, str]:
+    """The first reason why a node takes no new work at all, None when it does."""
+    if node.dead:
+        return DriftCode.DEAD, ""
+    if seen is None:
+        return DriftCode.NOT_OBSERVED, ""
+    if seen.condition is NodeCondition.LOST:
+        return DriftCode.LOST, ""
+    if seen.condition is NodeCondition.UNREACHABLE:
+        return DriftCode.UNREACHABLE, ""
+    if node.cordoned:
+        return DriftCode.CORDONED, node.cordoned
+    if seen.unhealthy:
+        return DriftCode.UNHEALTHY, seen.unhealthy
+    if seen.gpu_type and seen.gpu_type != node.shape.gpu_type:
+        return DriftCode.TYPE_DIFFERS, seen.gpu_type
+    for report in seen.attempts:
+        # Processes of an attempt that nobody holds any more: their GPUs are not free, whatever the record says.
+        if not report.state.released and live.get(report.job) != report.attempt:
+            return DriftCode.STRAY_ATTEMPT, f"{report.job} attempt {report.attempt}"
+    return None, ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Health:
+    """Masks of GPUs as a node reports them; `owner` names a process that is not ours."""
+
+    present: int
+    good: int
+    foreign: int
+    owner: str
+
+
+def _read_health(gpus: tuple[GpuReport, ...]) -> _Health:
+    foreign = [gpu for gpu in gpus if gpu.foreign]
+    return _Health(
+        present=sum(1 << gpu.index for gpu in gpus),
+        good=sum(1 << gpu.index for gpu in gpus if gpu.healthy and not gpu.foreign),
+        foreign=sum(1 << gpu.index for gpu in foreign),
+        owner=foreign[0].foreign if foreign else "",
+    )
+
+
+_health_of: Final = Memo(_read_health)
+
+
+def _gpu_drift(node: Node, usable: int, health: _Health) -> Iterator[Drift]:
+    """One row for each kind of GPU that is not usable on a node that is."""
+    whole, foreign, owner = node.shape.all_gpus, health.foreign & ~node.failed, health.owner
+    missing = whole & ~health.present & ~node.failed
+    broken = whole & ~usable & ~missing & ~foreign
+    for code, mask, detail in (
+        (DriftCode.GPU_FAILED, broken, ""),
+        (DriftCode.GPU_MISSING, missing, ""),
+        (DriftCode.FOREIGN_PROCESS, foreign & whole, owner),
+    ):
+        if mask:
+            yield Drift(node=node.name, code=code, gpus=Gpus(mask.bit_count()), detail=detail)

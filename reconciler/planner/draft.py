@@ -1,0 +1,345 @@
+"""The allocation in the making: records so far, what is free, what each queue has, and the four things one can do.
+
+Start, promise, evict, hold back: each changes record, engines and quota together, so that no step of a decision can
+forget one of them. The order in which things are done is `decide`'s; what is worth doing is for its helpers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+from reconciler.model.allocation import JobRecord, Placement, Promise
+from reconciler.model.desired import Desired, Window
+from reconciler.model.job import Job, OnPreempt
+from reconciler.model.lifecycle import Cause, JobState, Phase, check_move
+from reconciler.model.observed import AttemptState, NodeCondition, NodeObservation, Observed
+from reconciler.model.queue import PriorityClass
+from reconciler.model.reasons import Reason, ReasonCode, reason
+from reconciler.model.units import GpuSeconds, GpuType, Instant, JobKey, Nanoseconds, NodeName
+from reconciler.planner import placement, ranks, steps
+from reconciler.planner.capacity import Supply
+from reconciler.planner.ground import Ground
+from reconciler.planner.memo import masks_of
+from reconciler.planner.order import SortKey, line_key
+from reconciler.planner.placement import Ask, Shape, Spot, Unfit
+from reconciler.planner.quota import Quotas
+from reconciler.topology.tree import NodeMask
+
+FIRST_PORT: Final = 29500
+PORTS: Final = 2500
+_NAMED: Final = 5  # gangs named in a reason; the record lists them all
+
+
+class Draft:
+    """One decision while it is being made. `records` is complete at all times."""
+
+    __slots__ = (
+        "_asks", "_drained", "_ports", "_refused", "_releasing", "_values", "desired", "ground", "now", "observed", "quotas", "records",
+        "stuck", "supply", "types",
+    )  # fmt: skip
+
+    def __init__(
+        self, desired: Desired, observed: Observed, ground: Ground, records: dict[JobKey, JobRecord], now: Instant
+    ) -> None:
+        self.desired, self.observed, self.ground, self.now = desired, observed, ground, now
+        self.records = records
+        self.quotas = Quotas(desired.quotas)
+        self.types: dict[JobKey, GpuType] = {}
+        self._asks: dict[tuple[Shape, GpuType], tuple[Ask, ...]] = {}
+        self._refused: dict[tuple[object, ...], NodeMask] = {}
+        self._drained: dict[Nanoseconds | None, NodeMask] = {}
+        self._values = {name: known.value for name, known in desired.classes.items()}
+        self._ports: dict[NodeName, set[int]] | None = None
+        holding = [r for r in records.values() if r.placement is not None and r.state.holds_gpus]
+        promised = [r for r in records.values() if r.promise is not None]
+        self.supply = Supply(
+            ground, observed, {r.job: r.attempt for r in holding},
+            (self.masks(r) for r in holding), (self.masks(r) for r in promised),
+        )  # fmt: skip
+        for record in holding:
+            self._charge(record, held=True)
+        for record in promised:
+            self._charge(record, held=False)
+        self.stuck = tuple(r for r in holding if self._overdue(r))
+        self._releasing: dict[GpuType, list[JobRecord]] = {}
+        for record in holding:
+            if record.state is JobState.STOPPING and record.job in self.types and record not in self.stuck:
+                self._releasing.setdefault(self.types[record.job], []).append(record)
+
+    def _overdue(self, record: JobRecord) -> bool:
+        """A gang past the deadline of its stop that could not be killed, or is silent and not fenced.
+
+        It is let go of as a whole, so nobody may count on any GPU of it.
+        """
+        if record.state is not JobState.STOPPING or record.deadline is None or self.now < record.deadline:
+            return False
+        seen = (self.observed.nodes.get(node) for node in self.masks(record))
+        return any(node is not None and _clings(node, record) for node in seen)
+
+    # --- what is known ---
+
+    def masks(self, record: JobRecord) -> Mapping[NodeName, int]:
+        """GPU masks by node of the gang's place, or of the place promised to it."""
+        place = record.placement if record.promise is None else record.promise.placement
+        return masks_of(place) if place is not None else {}
+
+    def job(self, record: JobRecord) -> Job | None:
+        """Its file's present form, if it describes the same incarnation."""
+        job = self.desired.jobs.get(record.job)
+        return job if job is not None and job.digest == record.digest else None
+
+    def asks(self, job: Job, gpu_type: GpuType) -> tuple[Ask, ...]:
+        """Ways to cut the gang for a type; equal shapes share them."""
+        key = (placement.shape_of(job), gpu_type)
+        found = self._asks.get(key)
+        if found is None:
+            found = self._asks[key] = placement.asks_of(job, self.ground, gpu_type)
+        return found
+
+    def refused(self, job: Job, *, soft_taints: bool = False) -> NodeMask:
+        """Nodes its labels and tolerations exclude; equal rules share the answer."""
+        if not job.node_labels and not self.ground.tainted:
+            return 0
+        key = (tuple(sorted(job.node_labels.items())), job.tolerations, soft_taints)
+        if key not in self._refused:
+            self._refused[key] = placement.refused_nodes(job, self.ground, soft_taints=soft_taints)
+        return self._refused[key]
+
+    def drained(self, job: Job) -> NodeMask:
+        """Nodes whose maintenance begins before the job would have ended."""
+        if not self.desired.windows:
+            return 0
+        limit = limit_of(job, self.desired)
+        if limit not in self._drained:
+            self._drained[limit] = self._drained_before(limit)
+        return self._drained[limit]
+
+    def _drained_before(self, limit: Nanoseconds | None) -> NodeMask:
+        end = self.now + (limit if limit is not None else self.desired.scheduling.unlimited_counts_as)
+        mask: NodeMask = 0
+        for window in self.desired.windows:
+            index = self.ground.tree.index_of.get(window.node)
+            if index is not None and self.now < window.ends and end > window.begins:
+                mask |= 1 << index
+        return mask
+
+    def look(self, record: JobRecord, job: Job, gpu_type: GpuType) -> Spot | Unfit | None:
+        """The best spot on what the type offers now; nodes it avoids come back one by one, oldest first, if need be.
+
+        Nodes with soft taints are used when no others do. None: the gang cannot be cut for this type at all.
+        """
+        asks, shut = self.asks(job, gpu_type), self.refused(job) | self.drained(job)
+        soft = self.refused(job, soft_taints=True)
+        found: Spot | Unfit | None = None
+        for avoided in placement.avoided_nodes(record.avoid, self.ground, self.now) if record.avoid else (0,):
+            for refused in dict.fromkeys((shut | soft | avoided, shut | avoided)):
+                found = placement.fit(self.supply, gpu_type, job, asks, refused)
+                if isinstance(found, Spot):
+                    return found
+        return found
+
+    def types_for(self, job: Job) -> tuple[GpuType, ...]:
+        """Declared types it may use, in the order it wrote."""
+        return placement.types_of(job, self.ground)
+
+    def priority(self, job: Job) -> int:
+        """The value of its class."""
+        return self._values.get(job.priority_class, 0)
+
+    def line(self, record: JobRecord, job: Job) -> SortKey:
+        """Where it stands in the line."""
+        starved = Instant(self.now - self.desired.scheduling.hold_for_starved_after)
+        return line_key(record, job, self.priority(job), starved)
+
+    def class_of(self, job: Job) -> PriorityClass | None:
+        return self.desired.classes.get(job.priority_class)
+
+    def releasing(self, gpu_type: GpuType) -> list[JobRecord]:
+        """Gangs on their way out: their GPUs will be free, unless promised already."""
+        return self._releasing.get(gpu_type, [])
+
+    @contextmanager
+    def without(self, gangs: Iterable[JobRecord], gpu_type: GpuType) -> Iterator[None]:
+        """A trial in which these gangs are gone."""
+        gone = list(gangs)
+        with self.supply.engines[gpu_type].trial():
+            for record in gone:
+                self.supply.give(gpu_type, self.masks(record))
+                self._charge_nodes(record, -1)
+            try:
+                yield
+            finally:
+                for record in gone:
+                    self._charge_nodes(record, 1)
+
+    # --- what is done ---
+
+    def put(self, record: JobRecord) -> None:
+        """The record as it is now; a move between states must be one of the lifecycle table's."""
+        before = self.records.get(record.job)
+        check_move(before.state if before is not None else None, record.state)
+        self.records[record.job] = record
+
+    def start(self, record: JobRecord, job: Job, spot: Spot) -> None:
+        """Bind the spot: the gang begins its next attempt with `prepare` on all its nodes."""
+        self._start_at(record, job, ranks.placement_of(self.ground, job, spot))
+
+    def start_promised(self, record: JobRecord, job: Job) -> None:
+        """Turn a promise whose every GPU is free now into a start."""
+        if record.promise is not None:
+            place = record.promise.placement
+            self._release_promise(record)
+            self._start_at(record, job, place)
+
+    def _start_at(self, record: JobRecord, job: Job, place: Placement) -> None:
+        masks = masks_of(place)
+        started = replace(
+            record, state=JobState.STARTING, phase=Phase.PREPARE, attempt=record.attempt + 1, placement=place,
+            first_attempt=record.first_attempt or record.attempt + 1,
+            promise=None, cause=None, outcome=None, started=None, deadline=None, retry_at=None, fence=job.restart.fence,
+            grace=grace_of(job), ports=self._free_ports(place, record.attempt + 1, job.run.ports),
+            reason=reason(ReasonCode.PLACED, gpus=len(place.ranks), level=place.level),
+        )  # fmt: skip
+        self.put(started)
+        self.supply.hold(masks)
+        self._charge(started, held=True)
+        if self._ports is not None:
+            for node in masks:
+                self._ports.setdefault(node, set()).update(started.ports)
+
+    def promise(
+        self, record: JobRecord, job: Job, spot: Spot, waiting_for: Iterable[JobKey], victims: tuple[JobKey, ...] = (),
+        made: Instant | None = None, unproved: tuple[tuple[str, int], ...] = (),
+    ) -> None:  # fmt: skip
+        """Fix the spot for the gang; it starts when every GPU of it was seen released.
+
+        `unproved` are numbers to publish when the search for victims could not prove them the mildest.
+        """
+        place = ranks.placement_of(self.ground, job, spot)
+        waits = tuple(sorted(waiting_for))
+        until = max([self.now, *(r.deadline or 0 for r in map(self.records.__getitem__, waits))])
+        kept = Promise(
+            placement=place, made=made if made is not None else self.now, deadline=Instant(until), waiting_for=waits
+        )
+        masks = masks_of(place)
+        promised = replace(
+            record, state=JobState.PROMISED, promise=kept, placement=None, victims=victims or record.victims,
+            reason=waiting_reason(kept, self.supply, masks, unproved),
+        )  # fmt: skip
+        self.put(promised)
+        self.supply.keep(masks)
+        self._charge(promised, held=False)
+
+    def drop_promise(self, record: JobRecord, why: Reason) -> JobRecord:
+        """The promise falls: pending again with its old age. Victims go on stopping."""
+        self._release_promise(record)
+        pending = replace(record, state=JobState.PENDING, promise=None, victims=(), reason=why)
+        self.put(pending)
+        return pending
+
+    def _release_promise(self, record: JobRecord) -> None:
+        self.supply.unkeep(self.masks(record))
+        self._charge(record, held=False, sign=-1)
+
+    def evict(self, victim: JobRecord, preemptor: JobKey) -> None:
+        """Tell a gang to give way. It holds its GPUs until they are seen released."""
+        lost = steps.lost_gpu_seconds(victim, self.observed, self.now)
+        why = reason(ReasonCode.PREEMPTED, preemptor=preemptor, lost=lost)
+        stopped = steps.gentle_stop(victim, Cause.PREEMPTED, why, self.desired.scheduling, self.now, GpuSeconds(lost))
+        history = (*steps.recent(victim.interruptions, self.now), self.now)
+        stopped = replace(stopped, preemptor=preemptor, interruptions=history)
+        self.put(stopped)
+        self._releasing.setdefault(self.types[victim.job], []).append(stopped)
+
+    def hold_back(self, record: JobRecord, why: Reason) -> None:
+        """No candidate, for this reason."""
+        self.put(replace(record, state=JobState.HELD, reason=why))
+
+    # --- bookkeeping ---
+
+    def _charge(self, record: JobRecord, *, held: bool, sign: int = 1) -> None:
+        """Count a gang (or its promise) at its queues, and its CPUs and memory at its nodes."""
+        masks = self.masks(record)
+        gpu_type = self.type_at(masks)
+        if gpu_type is None:
+            return
+        if held:
+            self.types[record.job] = gpu_type
+        gpus = sum(mask.bit_count() for mask in masks.values())
+        (self.quotas.hold if held else self.quotas.keep)(record.queue, gpu_type, sign * gpus)
+        self._charge_nodes(record, sign)
+
+    def _charge_nodes(self, record: JobRecord, sign: int) -> None:
+        job = self.desired.jobs.get(record.job)
+        if job is not None:
+            self.supply.charge(self.masks(record), sign * job.cpus_per_gpu, sign * job.memory_per_gpu)
+
+    def type_at(self, masks: Mapping[NodeName, int]) -> GpuType | None:
+        """The GPU type of a gang's nodes, from the first that is still declared."""
+        index_of = self.ground.tree.index_of
+        index = next((index_of[node] for node in masks if node in index_of), None)
+        return self.ground.nodes[index].shape.gpu_type if index is not None else None
+
+    def _free_ports(self, place: Placement, attempt: int, more: int) -> tuple[int, ...]:
+        """Ports nobody else uses on any of the gang's nodes; where the look begins shifts with the attempt."""
+        if self._ports is None:
+            self._ports = {}
+            for record in self.records.values():
+                for node in self.masks(record) if record.ports and record.state.holds_gpus else ():
+                    self._ports.setdefault(node, set()).update(record.ports)
+        used: set[int] = set()
+        for node in place.nodes:
+            used |= self._ports.get(node, set())
+        begin = (attempt - 1) * (more + 1)
+        found: list[int] = []
+        for step in range(PORTS):
+            port = FIRST_PORT + (begin + step) % PORTS
+            if port not in used:
+                found.append(port)
+                if len(found) > more:
+                    break
+        return tuple(found)
+
+
+def _clings(node: NodeObservation, record: JobRecord) -> bool:
+    said = node.attempt(record.job, record.attempt)
+    if said is not None and said.state.released:
+        return False
+    return node.condition is NodeCondition.LOST or (said is not None and said.state is AttemptState.KILL_FAILED)
+
+
+def grace_of(job: Job) -> Nanoseconds:
+    """How long a stop waits for its checkpoint; 0 when it is stopped and queued again without one."""
+    return job.grace if job.on_preempt is not OnPreempt.REQUEUE else Nanoseconds(0)
+
+
+def limit_of(job: Job, desired: Desired) -> Nanoseconds | None:
+    """Its time limit or the cluster's; None: it never ends by itself."""
+    return job.time_limit if job.time_limit is not None else desired.scheduling.default_time_limit
+
+
+def open_window(record: JobRecord, windows: Iterable[Window], now: Instant) -> Window | None:
+    """The first maintenance window that makes a running gang leave now: its grace before the beginning."""
+    if record.placement is None:
+        return None
+    nodes = set(record.placement.nodes)
+    return next(
+        (w for w in windows if w.node in nodes and w.drain != "wait" and w.begins - record.grace <= now < w.ends), None
+    )
+
+
+def waiting_reason(
+    promise: Promise, supply: Supply, masks: Mapping[NodeName, int], unproved: tuple[tuple[str, int], ...] = ()
+) -> Reason:
+    """WaitingForVictims with its numbers as of now."""
+    still = supply.overlap(masks, supply.held)
+    needed = len(promise.placement.ranks)
+    first, more = promise.waiting_for[:_NAMED], len(promise.waiting_for) - _NAMED
+    named = ", ".join(first) + (f" and {more} more" if more > 0 else "")
+    return reason(
+        ReasonCode.WAITING_FOR_VICTIMS, victims=named, released=needed - still, needed=needed,
+        deadline=promise.deadline, **dict(unproved),
+    )  # fmt: skip

@@ -1,0 +1,292 @@
+"""Why does a job wait, in numbers? Every blocker in the order of the rule book's table, the binding one first.
+
+Reads, and changes nothing: what would help is tried inside trials. Jobs that differ in nothing that matters share one
+answer. The numbers are as of now; a record keeps the older ones while its code is the same (`decide`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from reconciler.model.allocation import Allocation, JobRecord
+from reconciler.model.desired import Desired
+from reconciler.model.job import Job
+from reconciler.model.lifecycle import JobState
+from reconciler.model.observed import Observed
+from reconciler.model.reasons import Reason, ReasonCode, reason
+from reconciler.model.units import ClassName, GpuType, Instant, JobKey, QueueName
+from reconciler.planner import placement
+from reconciler.planner.draft import Draft
+from reconciler.planner.ground import ground_of
+from reconciler.planner.order import SortKey
+from reconciler.planner.placement import Shape, Spot, Unfit
+from reconciler.planner.preemption import Shielded, Standing, may_preempt
+from reconciler.planner.promise import waits_for_preemptor
+from reconciler.planner.victims import Candidate
+
+NEVER: Final = frozenset({ReasonCode.NEVER_FITS, ReasonCode.NEVER_FITS_QUOTA, ReasonCode.GPU_TYPE_MISSING})
+"""Reasons that no waiting can cure: the job is held, not pending."""
+
+
+Likes = tuple[Shape, QueueName, ClassName, int]
+
+
+def likes(draft: Draft, job: Job) -> Likes:
+    """Jobs with equal keys start, wait and are explained alike, unless they avoid nodes."""
+    return placement.shape_of(job), job.queue, job.priority_class, draft.drained(job)
+
+
+def settle_waiting(draft: Draft, record: JobRecord, why: Reason) -> None:
+    """Record why the job waits; what can never start is held."""
+    state = JobState.HELD if why.code in NEVER else JobState.PENDING
+    if record.state is state and record.reason.code is why.code and record.reason.numbers:
+        return  # numbers are as of `since`; a job that is new here has none yet
+    draft.put(replace(record, state=state, reason=why))
+
+
+class Never:
+    """What not even an empty, healthy cluster could start. Told at once, and apart from waiting."""
+
+    __slots__ = ("_draft", "_known")
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._known: dict[tuple[Shape, QueueName], Reason | None] = {}
+
+    def why(self, job: Job) -> Reason | None:
+        """NeverFitsQuota, GpuTypeMissing or NeverFits; None when it could start some day."""
+        key = (placement.shape_of(job), job.queue)
+        if key not in self._known:
+            self._known[key] = self._judge(job)
+        return self._known[key]
+
+    def _judge(self, job: Job) -> Reason | None:
+        draft = self._draft
+        types = draft.types_for(job)
+        if not types:
+            return reason(ReasonCode.GPU_TYPE_MISSING, gpuTypes=", ".join(job.gpu_types) or "any")
+        most = {kind: draft.quotas.most(job.queue, kind) for kind in types}
+        limits = {kind: limit for kind, limit in most.items() if limit is not None and limit < job.gpus}
+        if len(limits) == len(types):
+            return reason(ReasonCode.NEVER_FITS_QUOTA, need=job.gpus, queue=job.queue, most=max(limits.values()))
+        best: Unfit | None = None
+        for kind in (kind for kind in types if kind not in limits):
+            found = placement.fits_empty(draft.supply, kind, job, draft.asks(job, kind), draft.refused(job))
+            if isinstance(found, Spot):
+                return None
+            if found is not None and (best is None or found.numbers.best_free > best.numbers.best_free):
+                best = found
+        return self._never_fits(job, best)
+
+    def _never_fits(self, job: Job, best: Unfit | None) -> Reason:
+        if best is None:  # a level the Fabric does not have, or sizes that divide nothing
+            level = job.required[0].level if job.required else "cluster"
+            return reason(ReasonCode.NEVER_FITS, need=job.gpus, largest=0, level=level)
+        level = self._draft.ground.level_name(best.numbers.level)
+        largest = best.numbers.best_fit if best.numbers.best_free >= job.gpus else best.numbers.best_free
+        short = {"short": best.short} if best.short else {}  # CPU or memory: a node with the GPUs has too little of it
+        return reason(ReasonCode.NEVER_FITS, need=job.gpus, largest=largest, level=level, **short)
+
+
+class Explainer:
+    """The reasons of a whole sweep's waiting jobs."""
+
+    __slots__ = ("_draft", "_known", "_passing", "_promised", "_standing")
+
+    def __init__(self, draft: Draft, standing: Standing) -> None:
+        self._draft, self._standing = draft, standing
+        self._known: dict[Likes, Reason] = {}
+        self._promised = [r for r in draft.records.values() if r.promise is not None]
+        self._passing = self._in_flight()
+
+    def why(self, record: JobRecord, job: Job, alike: Likes) -> Reason:
+        """The binding blocker; jobs that are `alike` share it, unless they avoid nodes."""
+        if record.avoid:
+            return next(self.blockers(record, job))
+        found = self._known.get(alike)
+        if found is None:
+            found = self._known[alike] = next(self.blockers(record, job))
+        return found
+
+    def _in_flight(self) -> list[tuple[GpuType, int, SortKey | None]]:
+        """GPUs on their way to someone: type, number, and where their new owner stands in line (None: nobody's)."""
+        draft = self._draft
+        found: list[tuple[GpuType, int, SortKey | None]] = []
+        for record in draft.records.values():
+            job = draft.job(record)
+            if record.state is JobState.STARTING and job is not None and record.job in draft.types:
+                found.append((draft.types[record.job], record.gpus_held, draft.line(record, job)))
+        for record in self._promised:
+            job, kind = draft.job(record), draft.type_at(draft.masks(record))
+            if job is not None and kind is not None:
+                found.append(
+                    (kind, draft.supply.overlap(draft.masks(record), draft.supply.held), draft.line(record, job))
+                )
+        leaving = {
+            kind: sum(draft.supply.unclaimed(draft.masks(r)) for r in draft.releasing(kind))
+            for kind in draft.ground.types
+        }
+        return [*found, *((kind, gpus, None) for kind, gpus in leaving.items())]
+
+    def _passed_on(self, record: JobRecord, job: Job, types: tuple[GpuType, ...]) -> int:
+        """GPUs that went past it, for it could not use them, to jobs behind it in line; or are being released."""
+        own = self._draft.line(record, job)
+        return sum(gpus for kind, gpus, place in self._passing if kind in types and (place is None or place > own))
+
+    def blockers(self, record: JobRecord, job: Job) -> Iterator[Reason]:
+        """Everything that stands in the way, in the order of the table. What alone would start it comes before
+        the shortage; the shortage itself always closes the list."""
+        types = self._draft.types_for(job)
+        yield from self._quota(job, types)
+        yield from self._promises(record, job, types)
+        yield from self._nodes(record, job, types)
+        yield from self._windows(job, types)
+        yield self._shortage(record, job, types)
+
+    def _quota(self, job: Job, types: tuple[GpuType, ...]) -> Iterator[Reason]:
+        """A ceiling, when it stops every type. Use that is only promised is another's hold, not a matter of quota."""
+        quotas = self._draft.quotas
+        breaches = [(kind, quotas.breach(job.queue, kind, job.gpus)) for kind in types]
+        if any(breach is None for _, breach in breaches):
+            return
+        for kind, breach in breaches[:1]:
+            if breach is None:
+                continue
+            promised = quotas.promised.get((breach.queue, kind), 0)
+            owner = next((r for r in self._promised if breach.queue in quotas.path(r.queue)), None)
+            if breach.would_be - promised <= breach.ceiling and owner is not None:
+                yield reason(ReasonCode.HELD_FOR, gpus=promised, owner=owner.job)
+            yield reason(
+                ReasonCode.QUOTA_CEILING,
+                queue=breach.queue,
+                wouldBe=breach.would_be,
+                ceiling=breach.ceiling,
+                gpuType=kind,
+            )
+
+    def _promises(self, record: JobRecord, job: Job, types: tuple[GpuType, ...]) -> Iterator[Reason]:
+        """Free GPUs that are promised to someone else would be enough."""
+        draft = self._draft
+        for kind in types:
+            with draft.supply.promises_open(kind, (draft.masks(r) for r in self._promised)):
+                spot = draft.look(record, job, kind) if self._promised else None
+            if isinstance(spot, Spot):
+                wanted = {draft.ground.nodes[index].name: mask for index, mask in spot.rows}
+                for owner in self._promised:
+                    shared = sum((wanted.get(n, 0) & mask).bit_count() for n, mask in draft.masks(owner).items())
+                    if shared:
+                        yield reason(ReasonCode.HELD_FOR, gpus=shared, owner=owner.job)
+                        return
+
+    def _nodes(self, record: JobRecord, job: Job, types: tuple[GpuType, ...]) -> Iterator[Reason]:
+        """Nodes that take no work now would be enough."""
+        draft = self._draft
+        for kind in types:
+            if not draft.supply.reduced:
+                return
+            with draft.supply.everything_open(kind):
+                spot = draft.look(record, job, kind)
+            if isinstance(spot, Spot):
+                yield _node_state(draft, kind)
+                return
+
+    def _windows(self, job: Job, types: tuple[GpuType, ...]) -> Iterator[Reason]:
+        """Nodes that a maintenance window drains before the job would end would be enough."""
+        draft, drained = self._draft, self._draft.drained(job)
+        if not drained:
+            return
+        for kind in types:
+            spot = placement.fit(draft.supply, kind, job, draft.asks(job, kind), draft.refused(job))
+            if isinstance(spot, Spot):
+                gpus = sum(mask.bit_count() for index, mask in spot.rows if drained >> index & 1)
+                names = {draft.ground.nodes[index].name for index, _ in spot.rows if drained >> index & 1}
+                window = next((w.name for w in draft.desired.windows if w.node in names), "")
+                yield reason(ReasonCode.MAINTENANCE, excluded=gpus, window=window)
+                return
+
+    def _shortage(self, record: JobRecord, job: Job, types: tuple[GpuType, ...]) -> Reason:
+        """Too few GPUs, protected ones, or enough in the wrong shape.
+
+        What went past it to jobs behind it counts as free: it could have had that, had the shape been right.
+        """
+        draft, need = self._draft, job.gpus
+        free = {kind: draft.supply.engines[kind].free_gpus() for kind in types}
+        able, shielded = self._victims(job, types)
+        evictable, protected = sum(c.gpus for c in able), sum(s.gpus for s in shielded)
+        total = sum(free.values())
+        could_have = total + self._passed_on(record, job, types)
+        if total >= need and max(free.values()) < need and max(free.values()) + evictable < need:
+            return reason(ReasonCode.GPU_TYPE_SPLIT, need=need, free=max(free.values()))
+        if could_have + evictable >= need:
+            return self._wrong_shape(record, job, max(types, key=lambda kind: (free[kind], kind)))
+        if could_have + evictable + protected >= need:
+            by = ", ".join(f"{s.record.job} ({s.by})" for s in shielded[:_NAMED])
+            return reason(ReasonCode.PROTECTED, protected=protected, evictable=evictable, by=by)
+        releasing = sum(r.gpus_held for kind in types for r in draft.releasing(kind))
+        return reason(ReasonCode.CAPACITY, need=need, free=total, evictable=evictable, releasing=releasing)
+
+    def _victims(self, job: Job, types: tuple[GpuType, ...]) -> tuple[list[Candidate], list[Shielded]]:
+        able: list[Candidate] = []
+        shielded: list[Shielded] = []
+        if may_preempt(self._draft, job):
+            for kind in types:
+                some, others = self._standing.below(job.queue, self._draft.priority(job), kind)
+                able += some
+                shielded += others
+        return able, shielded
+
+    def _wrong_shape(self, record: JobRecord, job: Job, kind: GpuType) -> Reason:
+        """Enough GPUs, but not where the job needs them."""
+        draft = self._draft
+        found = draft.look(record, job, kind)
+        if not isinstance(found, Unfit):
+            return reason(ReasonCode.CAPACITY, need=job.gpus, free=0, evictable=0, releasing=0)
+        if found.short:
+            return reason(ReasonCode.NODE_RESOURCES, short=found.short)
+        if not found.proved:
+            return reason(ReasonCode.SEARCH_LIMIT, steps=draft.supply.engines[kind].visits)
+        numbers, tree = found.numbers, draft.ground.tree
+        groups = found.ask.roles[0].groups
+        if groups and numbers.groups_fit < numbers.groups_need and numbers.best_free >= job.gpus:
+            level, units = groups[0]
+            return reason(
+                ReasonCode.GROUPS_DO_NOT_FIT, fitting=numbers.groups_fit, needed=numbers.groups_need,
+                size=units * found.ask.roles[0].unit, level=draft.ground.level_name(level),
+            )  # fmt: skip
+        inside = numbers.level >= tree.node_level
+        best = tree.nodes[numbers.best_domain] if inside else tree.domain_name(numbers.level, numbers.best_domain)
+        return reason(
+            ReasonCode.NO_DOMAIN_FITS, need=job.gpus, level=draft.ground.level_name(numbers.level), best=best,
+            free=numbers.best_free,
+        )  # fmt: skip
+
+
+def blockers_of(
+    desired: Desired, observed: Observed, allocated: Allocation, key: JobKey, now: Instant
+) -> tuple[Reason, ...]:
+    """Everything that stands in a job's way as of now, the binding blocker first; its own reason when it waits for
+    nothing. For `explain`: computed live, never committed. Raises KeyError, when the allocation has no such job."""
+    record = allocated.jobs[key]
+    draft = Draft(desired, observed, ground_of(desired.inventory), dict(allocated.jobs), now)
+    job = draft.job(record)
+    if job is None or record.state is not JobState.PENDING:
+        return (record.reason,)
+    after = waits_for_preemptor(draft, record)
+    found = tuple(Explainer(draft, Standing(draft)).blockers(record, job))
+    return (after, *found) if after is not None else found
+
+
+_NAMED: Final = 5  # protected gangs named in a reason
+
+
+def _node_state(draft: Draft, kind: GpuType) -> Reason:
+    """How many GPUs are out, by state."""
+    types = {node.name: node.shape.gpu_type for node in draft.ground.nodes}
+    counts: dict[str, int] = {}
+    for drift in draft.supply.drift:
+        if types[drift.node] == kind:
+            counts[drift.code] = counts.get(drift.code, 0) + drift.gpus
+    states = ", ".join(f"{counts[code]} {code}" for code in sorted(counts))
+    return reason(ReasonCode.NODE_STATE, excluded=sum(counts.values()), states=states)

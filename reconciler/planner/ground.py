@@ -1,0 +1,124 @@
+"""The inventory as numbers: node 17, level 2, the mask of all its GPUs. Made once for an inventory.
+
+Levels of the Fabric that lie inside a node all mean its NVLink islands. What is free, healthy or open is for
+`capacity`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from reconciler.model.inventory import Inventory, Node
+from reconciler.model.units import CLUSTER_LEVEL, NODE_LEVEL, NVLINK_LEVEL, Gpus, GpuType, LevelName, NodeName
+from reconciler.topology.capacity import Capacity
+from reconciler.topology.tree import Level, Tree, build_tree, node_shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """The inventory as numbers: node 17 is `nodes[17]`, in the tree's order. `levels` has every level's name."""
+
+    inventory: Inventory
+    tree: Tree
+    nodes: tuple[Node, ...]
+    whole: tuple[int, ...]  # mask of all GPUs, by node number
+    types: tuple[GpuType, ...]
+    members: Mapping[GpuType, tuple[int, ...]]
+    levels: Mapping[LevelName, Level]
+    tainted: bool
+    largest: Mapping[GpuType, tuple[Gpus, ...]]  # GPUs of the largest domain of each level, outermost first
+    islands: Mapping[GpuType, frozenset[int]]  # the sizes of NVLink islands inside nodes
+    node_sizes: Mapping[GpuType, tuple[int, ...]]  # GPUs of a node, smallest first
+
+    _empty: dict[GpuType, Capacity] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def block_level(self) -> Level | None:
+        """The level above node at which GPUs share NVLink (NVL72), if there is one."""
+        level = self.levels.get(NVLINK_LEVEL)
+        return level if level is not None and level <= self.tree.leaf_level else None
+
+    def level_name(self, level: Level) -> LevelName:
+        """The Fabric's name of a level of the tree."""
+        return next((name for name, number in self.levels.items() if number == level), LevelName("node"))
+
+    def resources_of(self, index: int) -> tuple[int, int]:
+        """CPUs and bytes of memory of a node."""
+        shape = self.nodes[index].shape
+        return shape.cpu_count, shape.memory
+
+    def engine(self, gpu_type: GpuType) -> Capacity:
+        """All declared GPUs of a type, free."""
+        return Capacity(self.tree, self.members[gpu_type], block_level=self.block_level)
+
+    def empty(self, gpu_type: GpuType) -> Capacity:
+        """The engine of an empty, healthy cluster, shared: whoever searches it leaves it as it was."""
+        if gpu_type not in self._empty:
+            self._empty[gpu_type] = self.engine(gpu_type)
+        return self._empty[gpu_type]
+
+
+def ground_of(inventory: Inventory) -> Ground:
+    """The inventory as numbers. Remembered for the last inventory: most rounds have the same one."""
+    if not _latest or _latest[0].inventory is not inventory:
+        _latest[:] = [_make_ground(inventory)]
+    return _latest[0]
+
+
+_latest: list[Ground] = []  # as `memo` does, for one value only: a ground is large
+
+
+def _make_ground(inventory: Inventory) -> Ground:
+    above = inventory.above_node
+    shapes = {id(n.shape): node_shape(len(n.shape.gpus), n.shape.nvlink, _numa_masks(n)) for n in inventory.nodes}
+    tree = build_tree([str(CLUSTER_LEVEL), *above], [(n.name, n.path, shapes[id(n.shape)]) for n in inventory.nodes])
+    by_name = {node.name: node for node in inventory.nodes}
+    nodes = tuple(by_name[NodeName(name)] for name in tree.nodes)
+    members: dict[GpuType, list[int]] = {}
+    for index, node in enumerate(nodes):
+        members.setdefault(node.shape.gpu_type, []).append(index)
+    return Ground(
+        inventory=inventory, tree=tree, nodes=nodes, whole=tuple(n.shape.all_gpus for n in nodes), types=tuple(sorted(members)),
+        members={kind: tuple(members[kind]) for kind in sorted(members)},
+        levels=_levels(inventory, tree), tainted=any(node.taints for node in nodes),
+        islands={kind: _island_sizes(tree, members[kind]) for kind in sorted(members)},
+        node_sizes={kind: tuple(sorted({tree.gpus_of(n) for n in members[kind]} - {0})) for kind in sorted(members)},
+        largest={kind: _largest(tree, members[kind]) for kind in sorted(members)},
+    )  # fmt: skip
+
+
+def _largest(tree: Tree, members: list[int]) -> tuple[Gpus, ...]:
+    found = []
+    for level in range(tree.node_level + 1):
+        sums: dict[int, int] = {}
+        for node in members:
+            domain = tree.domain_of(node, level)
+            sums[domain] = sums.get(domain, 0) + tree.gpus_of(node)
+        found.append(Gpus(max(sums.values())))
+    islands = (island.bit_count() for node in members for island in tree.shapes[tree.shape_of[node]].nvlink)
+    return (*found, Gpus(max(islands, default=0)))
+
+
+def _island_sizes(tree: Tree, members: list[int]) -> frozenset[int]:
+    shapes = {tree.shape_of[node] for node in members}
+    return frozenset(island.bit_count() for number in shapes for island in tree.shapes[number].nvlink)
+
+
+def _numa_masks(node: Node) -> list[int]:
+    masks: dict[int, int] = {}
+    for slot in node.shape.gpus:
+        masks[slot.numa] = masks.get(slot.numa, 0) | 1 << slot.index
+    return list(masks.values())
+
+
+def _levels(inventory: Inventory, tree: Tree) -> dict[LevelName, Level]:
+    """Every level named by the Fabric; those before `node` all mean the NVLink islands inside it."""
+    found: dict[LevelName, Level] = {}
+    above = {LevelName(name): level for level, name in enumerate(tree.levels)}
+    inside = tree.island_level
+    for level in inventory.levels:
+        if level.name == NODE_LEVEL:
+            inside = tree.node_level
+        found[level.name] = above.get(level.name, inside)
+    return found

@@ -1,0 +1,70 @@
+"""Do the jobs get along? GPUs, ports, CPUs and memory of the nodes they share, ceilings of the queues they share.
+
+Only nodes and queues of jobs that are given something now are looked at: the rest is inherited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from reconciler.model.allocation import JobRecord
+from reconciler.model.lifecycle import JobState
+from reconciler.planner.verify.case import Breach, Case, Violation, new_places
+
+
+def overlaps(case: Case) -> Iterator[Violation]:
+    """No GPU is given twice. A promise may lie on GPUs that their holder is giving up, and on no others."""
+    for before, after in case.started:
+        for place in new_places(before, after):
+            starts = after.state.holds_gpus and place is after.placement
+            for node, mask in place.masks.items():
+                for other, holds, promised in case.claims[node]:
+                    if other.job == after.job:
+                        continue
+                    pair = f"{node}, also {other.job}"
+                    if starts and mask & holds:
+                        yield Violation(code=Breach.GPU_TWICE, job=after.job, detail=pair)
+                    elif mask & promised or (mask & holds and other.state is not JobState.STOPPING):
+                        yield Violation(code=Breach.PROMISED_GPU, job=after.job, detail=pair)
+
+
+def neighbours(case: Case) -> Iterator[Violation]:
+    """On each node of a gang that starts: ports that nobody else there uses, and CPUs and memory for all."""
+    for before, after in case.started:
+        place = after.placement
+        if place is None or not after.state.holds_gpus or all(new is not place for new in new_places(before, after)):
+            continue
+        for name in place.nodes:
+            holders = [(other, holds.bit_count()) for other, holds, _ in case.claims[name] if holds]
+            for other, _ in holders:
+                if other.job != after.job and set(other.ports) & set(after.ports):
+                    yield Violation(code=Breach.PORT_TWICE, job=after.job, detail=f"{name}, also {other.job}")
+            asked = [(case.desired.jobs.get(other.job), gpus) for other, gpus in holders]
+            cpus = sum(gpus * job.cpus_per_gpu for job, gpus in asked if job)
+            memory = sum(gpus * job.memory_per_gpu for job, gpus in asked if job)
+            node = case.nodes.get(name)
+            if node and (cpus > node.shape.cpu_count or memory > node.shape.memory) and _asks(case, after):
+                yield Violation(code=Breach.NODE_OVERFULL, job=after.job, detail=name)
+
+
+def _asks(case: Case, record: JobRecord) -> bool:
+    """The job takes a share of a node's CPUs or memory."""
+    job = case.desired.jobs.get(record.job)
+    return job is not None and bool(job.cpus_per_gpu or job.memory_per_gpu)
+
+
+def ceilings(case: Case) -> Iterator[Violation]:
+    """No ceiling on the way to the root is passed by GPUs given or promised now.
+
+    What is stopping counts for a start, as it still holds its GPUs, and not for a promise, which waits for them. A
+    promise made earlier is kept even when its queue was cut meanwhile, and a repair brings no new use.
+    """
+    for before, after in case.started:
+        if before and before.state in (JobState.PROMISED, JobState.REPAIRING) and after.state.holds_gpus:
+            continue
+        of_type = case.gpu_type(after.promise.placement if after.promise else after.placement)
+        for queue, most in case.ceilings(after.queue, of_type):
+            live, held = (use.get((queue, of_type), 0) for use in case.use)
+            use = max(live, held) if after.state.holds_gpus else live
+            if use > most:
+                yield Violation(code=Breach.CEILING_EXCEEDED, job=after.job, detail=f"{queue}: {use} of {most}")

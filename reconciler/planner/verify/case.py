@@ -1,0 +1,210 @@
+"""What the judge speaks of: the rules that can be broken, one case (four inputs), and what is looked up in it.
+
+Which rule is broken where is for its siblings to say.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Final
+
+from reconciler.model.allocation import Allocation, JobRecord, Placement
+from reconciler.model.desired import Desired
+from reconciler.model.inventory import Node
+from reconciler.model.job import Job
+from reconciler.model.lifecycle import JobState, Outcome
+from reconciler.model.observed import AttemptState, Observed
+from reconciler.model.queue import PriorityClass
+from reconciler.model.units import NODE_LEVEL, GpuType, JobKey, LevelName, Nanoseconds, NodeName, QueueName
+
+FINAL: Final = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT})
+"""How an incarnation ends for good."""
+RUNS: Final = (AttemptState.RUNNING, AttemptState.EXITED)
+"""What a node says of an attempt whose ranks were started."""
+
+
+class Breach(StrEnum):
+    """What a decision got wrong. The part before the comment is stable; tests and the record name it."""
+
+    # the allocation as a whole
+    WRONG_GENERATION = "WrongGeneration"  # not the successor of the previous one, or time ran backwards
+    NO_RECORD = "NoRecord"  # a desired job without a record, hence without a reason
+    LEFTOVER_RECORD = "LeftoverRecord"  # a job nobody wants that holds nothing either
+    TOMBSTONE_LOST = "TombstoneLost"
+    # the life of one job
+    ILLEGAL_MOVE = "IllegalMove"
+    WRONG_PHASE = "WrongPhase"
+    NOT_PREPARED = "NotPrepared"  # run before all nodes said prepared
+    NOT_STARTED = "NotStarted"  # called running before all nodes said so
+    WRONG_ATTEMPT = "WrongAttempt"
+    WRONG_FENCE = "WrongFence"  # an attempt keeps the fence and the grace that its shims were started with
+    STOPPED_WITHOUT_CAUSE = "StoppedWithoutCause"
+    NOT_RELEASED = "NotReleased"  # GPUs taken from an attempt that was not seen gone
+    MOVED_WHILE_HOLDING = "MovedWhileHolding"
+    # a new place
+    NOT_WANTED = "NotWanted"  # suspended, invalid, changed, of no queue, or nobody asked for it
+    ADMISSIONS_FROZEN = "AdmissionsFrozen"
+    FINISHED_RUNS_AGAIN = "FinishedRunsAgain"
+    GANG_NOT_WHOLE = "GangNotWhole"
+    WRONG_RANKS = "WrongRanks"  # local ranks, or what hangs beside a GPU
+    ROLE_SPLIT = "RoleSplit"
+    NODE_UNFIT = "NodeUnfit"
+    GPU_UNFIT = "GpuUnfit"
+    WRONG_GPU_TYPE = "WrongGpuType"
+    MAINTENANCE_AHEAD = "MaintenanceAhead"
+    NODE_OVERFULL = "NodeOverfull"  # CPUs or memory
+    LEVEL_BROKEN = "LevelBroken"  # a required level, or a level the placement claims to have
+    # between jobs
+    GPU_TWICE = "GpuTwice"
+    PROMISED_GPU = "PromisedGpu"
+    PORT_TWICE = "PortTwice"
+    CEILING_EXCEEDED = "CeilingExceeded"
+    # victims
+    NO_RIGHT_TO_EVICT = "NoRightToEvict"
+    VICTIM_PROTECTED = "VictimProtected"
+    VICTIM_IN_VAIN = "VictimInVain"
+    VICTIM_FIRST = "VictimFirst"  # a victim starts while its preemptor still waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One rule that one job breaks; `job` is empty when the allocation as a whole does."""
+
+    code: Breach
+    job: str = ""
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.code, self.job, self.detail) if part)
+
+
+class Case:
+    """The four inputs and what is looked up in them more than once."""
+
+    def __init__(self, desired: Desired, observed: Observed, previous: Allocation, following: Allocation) -> None:
+        self.desired, self.observed, self.previous, self.next = desired, observed, previous, following
+        self.now = following.decided_at
+
+    @cached_property
+    def changed(self) -> list[tuple[JobRecord | None, JobRecord | None]]:
+        """Records that differ, as (before, after), in the order of their keys."""
+        old, new = self.previous.jobs, self.next.jobs
+        if old is new:
+            return []
+        pairs = ((old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys()))
+        return [(before, after) for before, after in pairs if before is not after and before != after]
+
+    @cached_property
+    def started(self) -> list[tuple[JobRecord | None, JobRecord]]:
+        """Changed records that are at a new place or have a new promise."""
+        return [(b, a) for b, a in self.changed if a is not None and is_new(b, a)]
+
+    @cached_property
+    def nodes(self) -> dict[NodeName, Node]:
+        """The declared nodes by name."""
+        return {node.name: node for node in self.desired.inventory.nodes}
+
+    @cached_property
+    def depths(self) -> dict[LevelName, int]:
+        """How far each level lies above the node, 0 the node itself, below 0 inside it."""
+        names = [level.name for level in self.desired.inventory.levels]
+        return {name: index - names.index(NODE_LEVEL) for index, name in enumerate(names)}
+
+    @cached_property
+    def waiting(self) -> tuple[JobRecord, ...]:
+        """The jobs that have victims and are still promised what these give up."""
+        return tuple(r for r in self.next.jobs.values() if r.victims and r.state is JobState.PROMISED)
+
+    @cached_property
+    def shut(self) -> dict[NodeName, list[tuple[int, int]]]:
+        """Spans of maintenance by node."""
+        found: dict[NodeName, list[tuple[int, int]]] = {}
+        for window in self.desired.windows:
+            found.setdefault(window.node, []).append((window.begins, window.ends))
+        return found
+
+    @cached_property
+    def claims(self) -> dict[NodeName, list[tuple[JobRecord, int, int]]]:
+        """(job, GPUs held, GPUs promised) on each node where something new is placed or promised."""
+        touched = {node for b, a in self.started for place in new_places(b, a) for node in place.nodes}
+        found: dict[NodeName, list[tuple[JobRecord, int, int]]] = {node: [] for node in touched}
+        for record in self.next.jobs.values() if touched else ():
+            held, promised = held_by(record), record.promise.placement.masks if record.promise else {}
+            for node in dict.fromkeys((*held, *promised)):
+                if node in touched:
+                    found[node].append((record, held.get(node, 0), promised.get(node, 0)))
+        return found
+
+    @cached_property
+    def use(self) -> tuple[Counter[tuple[QueueName, GpuType]], Counter[tuple[QueueName, GpuType]]]:
+        """GPUs by queue and type, subtree included: promised or held by what goes on; held, whatever its state."""
+        live: Counter[tuple[QueueName, GpuType]] = Counter()
+        held: Counter[tuple[QueueName, GpuType]] = Counter()
+        for record in self.next.jobs.values():
+            place = record.promise.placement if record.promise else record.placement
+            if place is None or not (record.promise or record.state.holds_gpus):
+                continue
+            lives = record.promise is not None or record.state is not JobState.STOPPING
+            for queue in self.desired.quotas.path(record.queue):
+                live[queue, self.gpu_type(place)] += len(place.ranks) * lives
+                held[queue, self.gpu_type(record.placement)] += record.gpus_held
+        return live, held
+
+    def gpu_type(self, place: Placement | None) -> GpuType:
+        """The one type of a gang's GPUs."""
+        node = self.nodes.get(place.ranks[0].node) if place and place.ranks else None
+        return node.shape.gpu_type if node else GpuType("")
+
+    def ceilings(self, queue: QueueName, of_type: GpuType) -> Iterator[tuple[QueueName, int]]:
+        """Each queue from this one to the root that has a ceiling for the type, and that ceiling."""
+        for name in self.desired.quotas.path(queue):
+            at = self.desired.quotas.queues.get(name)
+            if at is not None and of_type in at.ceiling:
+                yield name, at.ceiling[of_type]
+
+    @cached_property
+    def live(self) -> dict[JobKey, int]:
+        """The attempt of each job that holds GPUs; every other that a node reports alive is a stray."""
+        return {record.job: record.attempt for record in self.next.jobs.values() if record.state.holds_gpus}
+
+    def limit(self, job: Job | None) -> Nanoseconds | None:
+        """How long an attempt may run; None without end."""
+        own = job.time_limit if job else None
+        return own if own is not None else self.desired.scheduling.default_time_limit
+
+    def priority(self, job: Job) -> PriorityClass | None:
+        """The class of a job, when there is one of that name."""
+        return self.desired.classes.get(job.priority_class)
+
+    def reports(self, record: JobRecord, states: Iterable[AttemptState]) -> bool:
+        """All nodes of this attempt say that it is in one of these states."""
+        wanted = frozenset(states)
+        for node in record.placement.nodes if record.placement else ():
+            seen = self.observed.nodes.get(node)
+            said = seen.attempt(record.job, record.attempt) if seen else None
+            if said is None or said.state not in wanted:
+                return False
+        return record.placement is not None
+
+
+def held_by(record: JobRecord | None) -> dict[NodeName, int]:
+    """GPU masks by node that a job holds."""
+    return record.placement.masks if record and record.placement and record.state.holds_gpus else {}
+
+
+def is_new(before: JobRecord | None, after: JobRecord) -> bool:
+    """True when this decision gives the job something."""
+    return any(True for _ in new_places(before, after))
+
+
+def new_places(before: JobRecord | None, after: JobRecord) -> Iterator[Placement]:
+    """What this decision gives: GPUs to a new attempt, a promise that was not there before."""
+    goes_on = before is not None and held_by(before) and before.attempt == after.attempt
+    if after.placement and after.state.holds_gpus and not goes_on:
+        yield after.placement
+    if after.promise and not (before and before.promise and before.promise.placement == after.promise.placement):
+        yield after.promise.placement
