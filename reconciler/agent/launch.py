@@ -1,0 +1,156 @@
+"""How exactly is a rank started: which command, in which environment, on which CPUs? The spec a launcher is handed.
+
+Pure but for the agent's own PATH: what may be launched is `limits`' to say, and launching is the shim's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from reconciler.agent.limits import Account
+from reconciler.wire import AttemptOrder, RankOrder
+
+_BOOTSTRAP = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from reconciler.agent.shim import main; main(sys.argv[1:])"
+)
+
+
+def launcher_command(spec: Path) -> list[str]:
+    """A new interpreter that has the launcher and nothing else, from the same zipapp or folder as this one."""
+    import reconciler
+
+    root = str(Path(str(reconciler.__file__)).parent.parent)
+    return [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, root, str(spec)]
+
+
+def launched_ranks(order: AttemptOrder) -> list[RankOrder]:
+    """One for each process to launch: every rank, or the node's first when the job launches per node."""
+    ranks = sorted(order.ranks, key=lambda r: (r.localRank, r.rank))
+    return ranks[:1] if order.run.launch == "perNode" else ranks
+
+
+def argv_of(order: AttemptOrder) -> list[str]:
+    """The command. A script is given to bash as it is; a session only holds the GPUs."""
+    run = order.run
+    if run.command:
+        return list(run.command)
+    if run.script:
+        return ["/bin/bash", "-c", run.script, "script"]
+    return ["/bin/sleep", "infinity"]
+
+
+def environment_of(order: AttemptOrder, rank: RankOrder, account: Account) -> dict[str, str]:
+    """The whole environment of one process: nothing of the agent's own but PATH, and ours above the job's.
+
+    Every GPU of the attempt on this node is visible, in the order of local ranks, so that LOCAL_RANK is the index
+    of the rank's own device, as torchrun and everything written for it expects.
+    """
+    ranks = sorted(order.ranks, key=lambda r: (r.localRank, r.rank))
+    env = {
+        "PATH": os.environ.get("PATH", os.defpath) if account.uid is None else "/usr/local/bin:/usr/bin:/bin",
+        "HOME": account.home,
+        "USER": account.name,
+        "LOGNAME": account.name,
+        "SHELL": account.shell,
+        "LANG": "C.UTF-8",
+        **order.run.env,
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(r.uuid or str(r.gpu) for r in ranks),
+        "MASTER_ADDR": order.leaderAddress,
+        "MASTER_PORT": str(order.port),
+        "WORLD_SIZE": str(order.worldSize),
+        "NODE_RANK": str(order.nodeRank),
+        "GANGOPS_JOB": order.job,
+        "GANGOPS_ATTEMPT": str(order.attempt),
+        "GANGOPS_RESUME": "1" if order.resume else "0",
+        "GANGOPS_GPU": rank.uuid or str(rank.gpu),
+    }
+    if order.run.launch == "perNode":
+        env |= _torchrun(order, len(ranks))
+    if order.run.launch != "perNode" or len(ranks) == 1:
+        env |= {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.localRank), "LOCAL_WORLD_SIZE": str(len(ranks))}
+    if order.checkpoint:
+        env["GANGOPS_CHECKPOINT_DIR"] = order.checkpoint.dir
+        env["GANGOPS_CHECKPOINT_MARKER"] = order.checkpoint.marker
+        env["GANGOPS_CHECKPOINT_SIGNAL"] = order.checkpoint.signal
+    nics = list(dict.fromkeys(r.nic for r in ranks if r.nic))
+    if nics:
+        env.setdefault("NCCL_IB_HCA", "=" + ",".join(nics))  # "=": these names exactly, not as prefixes
+    return env | {f"GANGOPS_PORT_{i}": str(port) for i, port in enumerate(order.ports)}
+
+
+def _torchrun(order: AttemptOrder, local_ranks: int) -> dict[str, str]:
+    """What torchrun reads its options from. The gang is restarted as a whole, by us: it restarts nothing itself."""
+    return {
+        "PET_NNODES": str(order.nodeCount),
+        "PET_NPROC_PER_NODE": str(local_ranks),
+        "PET_NODE_RANK": str(order.nodeRank),
+        "PET_MASTER_ADDR": order.leaderAddress,
+        "PET_MASTER_PORT": str(order.port),
+        "PET_MAX_RESTARTS": "0",
+    }
+
+
+def spec_of(
+    order: AttemptOrder,
+    account: Account,
+    *,
+    folder: Path,
+    logs: Path,
+    log_limits: Mapping[str, int],
+    events: Path,
+    boot: str,
+    deadline: int | None,
+    cgroup: str,
+) -> dict[str, Any]:
+    """What the launcher reads. `deadline` in boottime ns; a lease is looked for in `folder/lease`."""
+    kept = str(Path(cgroup, *order.job.split("/"), str(order.attempt))) if cgroup else ""
+    return {
+        "folder": str(folder),
+        "events": str(events),
+        "boot": boot,
+        "digest": order.digest,
+        "killSeconds": order.killSeconds,
+        "deadline": deadline,
+        "cgroupRoot": cgroup,
+        "lease": str(folder / "lease") if order.fence == "lease" else "",
+        "logs": dict(log_limits),
+        "processes": [
+            {
+                "rank": rank.rank,
+                "argv": argv_of(order),
+                "env": environment_of(order, rank, account),
+                "cwd": order.run.workingDir or (account.home if Path(account.home).is_dir() else "/"),
+                "uid": account.uid,
+                "gid": account.gid,
+                "groups": list(account.groups),
+                "cpus": _cpus_of(order, rank),
+                "log": str(logs / f"{rank.rank}.log"),
+                "secretFiles": list(order.run.secretFiles),
+                "cgroup": f"{kept}/{rank.rank}" if kept else "",
+                "memory": order.memoryBytes // len(launched_ranks(order)),
+            }
+            for rank in launched_ranks(order)
+        ],
+    }
+
+
+def _cpus_of(order: AttemptOrder, rank: RankOrder) -> list[int]:
+    ranks = order.ranks if order.run.launch == "perNode" else [rank]
+    return sorted({cpu for r in ranks for cpu in cpu_list(r.cpus)})
+
+
+def cpu_list(text: str) -> list[int]:
+    """`0-3,8` as numbers; [] for what cannot be read, since no binding is better than a wrong one."""
+    found: list[int] = []
+    try:
+        for part in filter(None, text.split(",")):
+            first, _, last = part.partition("-")
+            found.extend(range(int(first), min(int(last or first), 65535) + 1))
+    except ValueError:
+        return []
+    return found

@@ -1,0 +1,457 @@
+"""Who stands beside one launched process while agents come and go? A shim: it outlives them and tells what it saw.
+
+`main` is the launcher: single-threaded, it forks one shim for each process of a spec and ends. A shim leads its own
+session, is the reaper of everything its process leaves behind (so "no child left" means that nothing is left), pipes
+output into the log, keeps the facts in a status file, ends the work alone at its deadline or when its lease runs
+out, and takes commands from a FIFO: `signal N`, `term`, `kill`, `deadline BOOTTIME_NS|-`.
+
+What ought to happen is the agent's business (`attempts`); what to launch is `launch`'s.
+"""
+
+# Not pathlib: it would double what a shim imports, and there is one shim for each rank.
+# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH110, PTH118, PTH120, PTH123
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+import traceback
+from typing import Any, NoReturn
+
+from reconciler.agent import proc
+from reconciler.agent.rotate import Log
+
+SECOND = 1_000_000_000
+RETRY = SECOND // 2
+"""Between two attempts at something that may fail for a while: a kill, an unheard signal, a full disk."""
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
+_CHUNK = 65536
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Launch every process of the spec that has no status file yet; 0 when each has its shim."""
+    # Held by launcher and shims until each shim has written its first status: who gets it next sees all of them.
+    lock = os.open(os.path.join(os.path.dirname(arguments[0]), "launch.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with open(arguments[0], encoding="utf-8") as file:
+            spec = json.load(file)
+    except (BlockingIOError, FileNotFoundError):  # another launcher is at it, or the launch was cancelled
+        return 0
+    gc.freeze()  # the collector's marks would copy every page that shims share
+    for launched in spec["processes"]:
+        if os.path.exists(_path(spec, launched, "status")):
+            continue
+        if os.fork() == 0:
+            _be_shim(spec, launched, lock)
+    return 0
+
+
+def _be_shim(spec: dict[str, Any], launched: dict[str, Any], lock: int) -> NoReturn:
+    status = 1
+    try:
+        os.setsid()
+        Shim(spec, launched).run(lock)
+        status = 0
+    except BaseException:  # noqa: BLE001 - the last thing a shim can do is say why it ended
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _path(spec: dict[str, Any], launched: dict[str, Any], kind: str) -> str:
+    return os.path.join(spec["folder"], f"{launched['rank']}.{kind}")
+
+
+class Shim:
+    """One launched process from fork to the last of its descendants."""
+
+    def __init__(self, spec: dict[str, Any], launched: dict[str, Any]) -> None:
+        self.spec = spec
+        self.launched = launched
+        self.main = 0
+        self.reaped = False
+        self.empty = False
+        self.error = b""
+        self.term_at: int | None = None
+        self.kill_at: int | None = None
+        self.deadline: int | None = spec["deadline"]
+        self.lease: int | None = None
+        self.unheard = 0
+        self.retry_at: int | None = None
+        self.write_at: int | None = None
+        self.log = Log(launched["log"], spec["logs"], launched["uid"], launched["gid"])
+        pid = os.getpid()
+        self.facts: dict[str, object] = {
+            "rank": launched["rank"], "digest": spec["digest"], "boot": spec["boot"], "shim": pid, "shimStart": proc.start_time(pid),
+            "cgroup": launched["cgroup"],
+        }  # fmt: skip
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def run(self, lock: int) -> None:
+        """Start the process, watch it until nothing of it is left, and leave its exit status behind."""
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        _set_oom_score(-500)
+        wake_in, wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: self._end("shim", int(self.spec["killSeconds"])))
+        for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+            signal.signal(ignored, signal.SIG_IGN)
+        commands = self._open_commands()
+        if not self._write():  # a rank that no agent could see must not start
+            raise OSError(errno.ENOSPC, "the first status cannot be written")
+        os.close(lock)
+        output, failure = self._start()
+        self._watch(output, failure, commands, wake_in)
+        self._finish()
+
+    def _open_commands(self) -> int:
+        path = _path(self.spec, self.launched, "ctl")
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(path, 0o600)
+        # Read and write: without a writer of its own the FIFO would report end of file after each command.
+        return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def _start(self) -> tuple[int, int]:
+        output, output_end = os.pipe2(os.O_CLOEXEC)
+        failure, failure_end = os.pipe2(os.O_CLOEXEC)
+        self.main = os.fork()
+        if self.main == 0:
+            _be_rank(self.spec, self.launched, output_end, failure_end)
+        os.close(output_end)
+        os.close(failure_end)
+        os.set_blocking(output, False)
+        os.set_blocking(failure, False)
+        self.facts.update(pid=self.main, start=proc.start_time(self.main))
+        return output, failure
+
+    def _watch(self, output: int, failure: int, commands: int, wake: int) -> None:
+        poller = select.poll()
+        for fd in (output, failure, commands, wake):
+            poller.register(fd, select.POLLIN)
+        while not self.empty:
+            for fd, _ in poller.poll(self._patience()):
+                if fd == wake:
+                    _read(wake)
+                elif fd == commands:
+                    for line in (_read(commands) or b"").decode("ascii", "replace").splitlines():
+                        self._obey(line.split())
+                elif (content := _read(fd)) == b"":
+                    poller.unregister(fd)
+                    if fd == failure:
+                        self._started()
+                elif content and fd == failure:
+                    self.error += content
+                elif content:
+                    self.log.write(content)
+            self._reap()
+            self._keep_time()
+        while content := _read(output):
+            self.log.write(content)
+        while content := _read(failure):  # it may have died before we looked
+            self.error += content
+
+    def _started(self) -> None:
+        """The failure pipe closed: the process was executed, or said why not."""
+        if not self.error:
+            self.facts["startedAt"] = time.time_ns()
+        self._write()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self.empty = True
+                return
+            if pid == 0:
+                return
+            if pid == self.main:
+                self.reaped = True
+                code = os.waitstatus_to_exitcode(status)
+                self.facts.update(exit=128 - code if code < 0 else code, exitAt=time.time_ns())
+                self._write()
+                if self.term_at is None and proc.children_of(os.getpid()):
+                    self._end("", int(self.spec["killSeconds"]))  # what it left behind must go too
+
+    def _finish(self) -> None:
+        if not self.error:
+            self.facts.setdefault("startedAt", self.facts.get("exitAt", 0))
+        else:
+            self.facts["error"] = self.error.decode("utf-8", "replace")[:400]
+        self.facts["gone"] = 1
+        self.log.close()
+        while not self._write(durable=True):  # a full disk must not lose an exit status
+            time.sleep(RETRY / SECOND)
+        with contextlib.suppress(OSError):
+            os.unlink(_path(self.spec, self.launched, "ctl"))
+        for path in _cgroup_path(self.spec, self.launched["cgroup"]):
+            with contextlib.suppress(OSError):  # as long as they are empty
+                os.rmdir(path)
+
+    # --- commands and time --------------------------------------------------------------------------------------
+
+    def _obey(self, words: list[str]) -> None:
+        with contextlib.suppress(ValueError, IndexError):
+            if words[0] == "signal":
+                self.unheard = int(words[1])
+                self.facts["signalledAt"] = time.time_ns()
+                self._signal_listeners()
+                self._write()
+            elif words[0] == "term":
+                self._end("order", int(self.spec["killSeconds"]))
+            elif words[0] == "kill":
+                self._end("order", 0)
+            elif words[0] == "deadline":
+                self.deadline = None if words[1] == "-" else int(words[1])
+
+    def _patience(self) -> int:
+        """Milliseconds until something is due. A lease is looked at again at its old end: it may have been renewed."""
+        due = [t for t in (self.kill_at, self.retry_at, self.write_at, self.deadline, self.lease) if t is not None]
+        if self.spec["lease"] and self.lease is None and self.kill_at is None:
+            return 0
+        return max(0, (min(due) - proc.boottime()) // 1_000_000 + 1) if due else -1
+
+    def _keep_time(self) -> None:
+        now = proc.boottime()
+        if self.kill_at is not None and now >= self.kill_at:
+            self._signal_all(signal.SIGKILL)
+            self.kill_at = now + RETRY  # a fork may have slipped through
+            if "killedAt" not in self.facts:
+                self.facts["killedAt"] = now
+                self._write()
+        if self.deadline is not None and now >= self.deadline:
+            self.deadline = None
+            self._end("deadline", int(self.spec["killSeconds"]))
+        if self.spec["lease"] and (self.lease is None or now >= self.lease):
+            self.lease = _lease_end(self.spec["lease"])
+            if now >= self.lease:
+                self.spec["lease"] = ""
+                self.lease = None
+                self._end("lease", 0)
+        if self.retry_at is not None and now >= self.retry_at:
+            self._signal_listeners()
+        if self.write_at is not None and now >= self.write_at:
+            self._write()
+
+    def _end(self, cause: str, seconds: int) -> None:
+        """SIGTERM to everything now, SIGKILL after `seconds`; a later call can only bring the kill nearer."""
+        now = proc.boottime()
+        self.unheard, self.retry_at = 0, None
+        if self.term_at is None:
+            self.term_at = now
+            self.facts["termAt"] = now
+            if cause and not self.reaped:
+                self.facts["cause"] = cause
+            if seconds:
+                self._signal_all(signal.SIGTERM)
+            self._write()
+        self.kill_at = min(now + seconds * SECOND, self.kill_at if self.kill_at is not None else 1 << 62)
+
+    # --- signals ------------------------------------------------------------------------------------------------
+
+    def _signal_all(self, signum: int) -> None:
+        cgroup = self.launched["cgroup"]
+        if signum == signal.SIGKILL and cgroup:
+            with contextlib.suppress(OSError), open(os.path.join(cgroup, "cgroup.kill"), "w", encoding="ascii") as file:
+                file.write("1")
+        if self.main and not self.reaped:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.main, signum)
+        for pid in proc.descendants_of(os.getpid()):
+            if self.reaped or _group_of(pid) != self.main:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signum)
+
+    def _signal_listeners(self) -> None:
+        """Deliver a request to checkpoint to the topmost processes that have a handler for it.
+
+        Launchers and shells in between have none, and would die of it; so nobody gets it before someone listens.
+        """
+        waiting, heard = [self.main], False
+        while waiting and not self.reaped:
+            pid = waiting.pop()
+            if proc.listens_to(pid, self.unheard):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, self.unheard)
+                    heard = True
+            else:
+                waiting.extend(proc.children_of(pid))
+        self.retry_at = None if heard or self.reaped else proc.boottime() + RETRY
+        if heard:
+            self.unheard = 0
+            self.facts["heardAt"] = time.time_ns()
+            self._write()
+
+    # --- status -------------------------------------------------------------------------------------------------
+
+    def _write(self, *, durable: bool = False) -> bool:
+        """Replace the status file and wake the agent; False when the disk would not have it."""
+        path = _path(self.spec, self.launched, "status")
+        try:
+            with open(path + ".new", "w", encoding="utf-8") as file:
+                file.write("".join(f"{key}={_one_line(value)}\n" for key, value in self.facts.items()))
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(path + ".new", path)
+        except OSError as err:
+            self.write_at = proc.boottime() + RETRY
+            return err.errno == errno.ENOENT  # the folder was removed: nobody is left to read it
+        self.write_at = None
+        with contextlib.suppress(OSError):
+            fd = os.open(self.spec["events"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.write(fd, b".")
+            os.close(fd)
+        return True
+
+
+def _be_rank(spec: dict[str, Any], launched: dict[str, Any], output: int, failure: int) -> NoReturn:
+    """Become the rank: its own process group, its user, its CPUs, its environment. Never returns."""
+    status, subject = 126, ""
+    try:
+        parent = os.getppid()
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+            signal.signal(signum, signal.SIG_DFL)
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        _set_oom_score(0)
+        _join_cgroup(spec, launched)
+        _bind(launched["cpus"])
+        with contextlib.suppress(OSError, ValueError):  # RDMA pins memory; only root may allow it
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        mark = {proc.MARK: f"{parent}.{proc.start_time(parent)}"}
+        environment = {**launched["env"], **_secrets(launched["secretFiles"]), **mark}
+        os.umask(0o022)
+        _become(launched)
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of user, which clears it
+        if os.getppid() != parent:
+            os._exit(137)
+        subject = launched["cwd"]
+        os.chdir(subject)
+        status, subject = 127, launched["argv"][0]
+        os.execvpe(launched["argv"][0], launched["argv"], environment)  # noqa: S606 - a shell is used only when ordered
+    except BaseException as err:  # noqa: BLE001 - the child must end here, whatever happened
+        reason = f"{err.strerror}: {subject or err.filename}" if isinstance(err, OSError) else repr(err)
+        with contextlib.suppress(OSError):
+            os.write(failure, reason.encode("utf-8", "replace"))
+    finally:
+        os._exit(status)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl {option}")
+
+
+def _become(launched: dict[str, Any]) -> None:
+    if launched["uid"] is None:
+        return
+    os.setgroups(launched["groups"])
+    os.setresgid(launched["gid"], launched["gid"], launched["gid"])
+    os.setresuid(launched["uid"], launched["uid"], launched["uid"])
+
+
+def _bind(cpus: list[int]) -> None:
+    """CPU affinity, as far as these CPUs exist here; a pretended node may name more than there are."""
+    present = set(cpus) & os.sched_getaffinity(0)
+    if present:
+        os.sched_setaffinity(0, present)
+
+
+def _cgroup_path(spec: dict[str, Any], path: str) -> list[str]:
+    """The rank's cgroup and those above it that are ours too: the attempt's, the job's, the queue's."""
+    found = []
+    while path and path != spec["cgroupRoot"]:
+        found.append(path)
+        path = os.path.dirname(path)
+    return found
+
+
+def _join_cgroup(spec: dict[str, Any], launched: dict[str, Any]) -> None:
+    path = launched["cgroup"]
+    if not path:
+        return
+    os.makedirs(path, exist_ok=True)
+    for above in [spec["cgroupRoot"], *reversed(_cgroup_path(spec, path)[1:])]:
+        _write_control(os.path.join(above, "cgroup.subtree_control"), "+memory")
+    _write_control(os.path.join(path, "memory.max"), str(launched["memory"] or "max"))
+    with open(os.path.join(path, "cgroup.procs"), "w", encoding="ascii") as file:
+        file.write("0")
+
+
+def _write_control(path: str, text: str) -> None:
+    """A limit needs a controller, and which ones are delegated is the site's choice."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
+
+
+def _secrets(paths: list[str]) -> dict[str, str]:
+    """KEY=VALUE lines of root's files on this node; read at the last moment, kept nowhere."""
+    found = {}
+    for path in paths:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), encoding="utf-8") as file:
+            for line in file:
+                key, separator, value = line.strip().partition("=")
+                if separator and not key.startswith("#"):
+                    found[key.strip()] = value.strip()
+    return found
+
+
+def _set_oom_score(score: int) -> None:
+    """The rank is to be killed for want of memory, not its shim."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write(str(score))
+
+
+def _lease_end(path: str) -> int:
+    """Boottime at which the lease ends; a lease that cannot be read has ended."""
+    try:
+        with open(path, encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
+def _group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+def _read(fd: int) -> bytes | None:
+    """What is there; b"" at the end of the file, None when nothing is there now."""
+    try:
+        return os.read(fd, _CHUNK)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
+def _one_line(value: object) -> str:
+    return " ".join(str(value).split())

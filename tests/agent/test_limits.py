@@ -1,0 +1,253 @@
+"""What a node refuses whatever git says, what a rank finds in its environment, and which agent.conf is usable."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reconciler.agent.conf import Conf, read_conf
+from reconciler.agent.hardware import hardware, pretended_uuid
+from reconciler.agent.launch import argv_of, cpu_list, environment_of, launched_ranks, spec_of
+from reconciler.agent.limits import Account, NotAllowed, account_of, is_below, refusal
+from reconciler.agent.rotate import Log
+from reconciler.agent.sight import PROGRESS_LIMIT, last_line
+from reconciler.errors import InvalidInput
+from reconciler.wire import AttemptOrder
+
+from .conftest import Agents, running
+
+ME = Account("me", "/home/me", "/bin/bash")
+
+
+@pytest.fixture
+def conf(agents: Agents) -> Conf:
+    return read_conf(agents.conf)
+
+
+def code_of(order: AttemptOrder, conf: Conf) -> str:
+    return refusal(order, conf).partition(":")[0]
+
+
+def test_an_order_within_the_limits_is_not_refused(conf: Conf, order: AttemptOrder) -> None:
+    assert refusal(order, conf) == ""
+    assert (conf.logs_dir / "nlp" / "train" / "1").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"job": "../etc"}, "BadOrder"),
+        ({"job": "nlp/../../etc"}, "BadOrder"),
+        ({"ranks": []}, "BadOrder"),
+        ({"command": []}, "BadOrder"),
+        ({"runtime": "podman"}, "RuntimeNotAllowed"),
+        ({"user": "no-such-user"}, "UserNotAllowed"),
+        ({"user": "root"}, "UserNotAllowed"),
+        ({"mounts": [{"source": "/etc", "target": "/etc"}]}, "MountNotAllowed"),
+        ({"mounts": [{"source": "/fs/../etc", "target": "/fs/../etc"}]}, "MountNotAllowed"),
+        ({"mounts": [{"source": "/fs/a", "target": "/b"}]}, "MountNotAllowed"),
+        ({"secretFiles": ["/etc/shadow"]}, "SecretNotAllowed"),
+        ({"workingDir": "/no/such/folder"}, "FolderMissing"),
+        ({"command": [], "script": "#" * 200_000}, "ScriptTooLong"),
+    ],
+)
+def test_what_goes_beyond_the_limits_is_refused_by_name(
+    changes: dict[str, Any], code: str, conf: Conf, order: AttemptOrder
+) -> None:
+    tight = replace(conf, limits=replace(conf.limits, mount_roots=("/fs", str(Path(order.run.workingDir)))))
+    assert code_of(running(order, "prepare", **changes), tight) == code
+
+
+def test_a_signal_beyond_the_limits_is_refused(conf: Conf, order: AttemptOrder) -> None:
+    assert order.checkpoint
+    killing = replace(order, checkpoint=replace(order.checkpoint, signal="SIGKILL"))
+    assert code_of(killing, conf) == "SignalNotAllowed"
+
+
+def test_self_is_nobody_on_real_hardware_under_root(agents: Agents, order: AttemptOrder) -> None:
+    text = agents.conf.read_text().split("[simulate]")[0]
+    agents.conf.write_text(text)
+    assert not read_conf(agents.conf, root=True).limits.run_as_self
+    assert read_conf(agents.conf, root=False).limits.run_as_self
+    with pytest.raises(NotAllowed, match="UserNotAllowed"):
+        account_of(order, read_conf(agents.conf, root=True).limits)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_user_below_the_lowest_uid_or_not_listed_is_refused(conf: Conf, order: AttemptOrder) -> None:
+    nobody = pwd.getpwnam("nobody")
+    account = account_of(running(order, user="nobody"), conf.limits)
+    assert (account.uid, account.gid) == (nobody.pw_uid, nobody.pw_gid)
+    low = next(user.pw_name for user in pwd.getpwall() if 0 < user.pw_uid < 1000)
+    assert code_of(running(order, user=low), conf) == "UserNotAllowed"
+    listed = replace(conf, limits=replace(conf.limits, users=("somebody",)))
+    assert code_of(running(order, user="nobody"), listed) == "UserNotAllowed"
+
+
+def test_only_the_leaders_node_tries_the_rendezvous_port(conf: Conf, order: AttemptOrder) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        assert code_of(replace(order, port=port), conf) == "PortInUse"
+        assert code_of(replace(order, port=port, nodeRank=1), conf) == ""
+        assert code_of(replace(order, ports=[port], nodeRank=1), conf) == "PortInUse"
+
+
+@pytest.mark.parametrize(
+    ("path", "below"),
+    [("/fs/a", True), ("/fs", True), ("/fsx", False), ("fs/a", False), ("/fs/../x", False), ("/", False)],
+)
+def test_beneath_a_root(path: str, below: bool) -> None:
+    assert is_below(path, ("/fs",)) is below
+
+
+def test_a_rank_finds_who_and_where_it_is(order: AttemptOrder) -> None:
+    placed = replace(order, port=29500, ports=[7001, 7002], nodeRank=1, nodeCount=3, worldSize=6, resume=True)
+    env = environment_of(running(placed, env={"RANK": "9", "MINE": "x"}), placed.ranks[1], ME)
+    wanted = {
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "6",
+        "NODE_RANK": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1",
+        "GANGOPS_GPU": "GPU-1",
+        "GANGOPS_JOB": "nlp/train",
+        "GANGOPS_ATTEMPT": "1",
+        "GANGOPS_RESUME": "1",
+        "GANGOPS_PORT_0": "7001",
+        "GANGOPS_PORT_1": "7002",
+        "NCCL_IB_HCA": "=mlx5_0,mlx5_1",
+        "MINE": "x",
+        "HOME": "/home/me",
+    }
+    assert {name: env.get(name) for name in wanted} == wanted
+    assert "PET_NNODES" not in env
+
+
+def test_torchrun_is_launched_once_a_node_and_told_by_its_own_names(order: AttemptOrder) -> None:
+    placed = running(replace(order, port=29500, nodeRank=1, nodeCount=3, worldSize=6), launch="perNode")
+    assert [rank.rank for rank in launched_ranks(placed)] == [0]
+    env = environment_of(placed, placed.ranks[0], ME)
+    assert {name: value for name, value in env.items() if name.startswith("PET_")} == {
+        "PET_NNODES": "3",
+        "PET_NPROC_PER_NODE": "2",
+        "PET_NODE_RANK": "1",
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_PORT": "29500",
+        "PET_MAX_RESTARTS": "0",
+    }
+    assert "LOCAL_RANK" not in env
+
+
+def test_a_gpu_without_uuid_is_named_by_its_index(order: AttemptOrder) -> None:
+    bare = replace(order, ranks=[replace(rank, uuid="", gpu=rank.gpu + 4) for rank in order.ranks])
+    assert environment_of(bare, bare.ranks[0], ME)["CUDA_VISIBLE_DEVICES"] == "4,5"
+
+
+def test_a_session_and_a_script_have_a_command_too(order: AttemptOrder) -> None:
+    assert argv_of(running(order, command=[], session=True)) == ["/bin/sleep", "infinity"]
+    assert argv_of(running(order, command=[], script="echo $1")) == ["/bin/bash", "-c", "echo $1", "script"]
+
+
+def test_a_spec_binds_each_rank_to_its_cpus(order: AttemptOrder, tmp_path: Path) -> None:
+    bound = replace(order, ranks=[replace(rank, cpus=f"{rank.gpu * 2}-{rank.gpu * 2 + 1}") for rank in order.ranks])
+    spec = spec_of(
+        bound, ME, folder=tmp_path, logs=tmp_path, log_limits={}, events=tmp_path, boot="b", deadline=None, cgroup=""
+    )
+    assert [launched["cpus"] for launched in spec["processes"]] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"), [("", []), ("3", [3]), ("0-2,8", [0, 1, 2, 8]), ("x", []), ("1-", [1]), ("5-3", [])]
+)
+def test_cpu_lists(text: str, cpus: list[int]) -> None:
+    assert cpu_list(text) == cpus
+
+
+def test_a_log_has_a_size_and_a_rate(tmp_path: Path) -> None:
+    log = Log(str(tmp_path / "0.log"), {"maxBytes": 100, "keep": 2, "bytesPerSecond": 0}, None, None)
+    for number in range(10):
+        log.write(b"%d" % number * 40)
+    log.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.log", "0.log.1", "0.log.2"]
+    assert (tmp_path / "0.log").read_bytes() == b"8" * 40 + b"9" * 40
+    slow = Log(str(tmp_path / "1.log"), {"maxBytes": 0, "keep": 1, "bytesPerSecond": 10}, None, None)
+    slow.write(b"x" * 1000)
+    slow.close()
+    assert (tmp_path / "1.log").read_bytes() == b"x" * 80 + b"\n[gangops: 920 bytes dropped here]\n"
+
+
+def test_a_log_is_never_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("precious")
+    (tmp_path / "0.log").symlink_to(tmp_path / "target")
+    log = Log(str(tmp_path / "0.log"), {"maxBytes": 0, "keep": 1, "bytesPerSecond": 0}, None, None)
+    log.write(b"x")
+    log.close()
+    assert (tmp_path / "target").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("content", "progress"),
+    [
+        (b"", {}),
+        (b'{"step": 1}\n{"step": 2}\n', {"step": 2}),
+        (b'{"step": 1}\n{"st', {"step": 1}),
+        (b'{"step": 3}', {"step": 3}),
+        (b"[1]\n", {}),
+        (b'{"step": 1}\n{"x": "' + b"y" * PROGRESS_LIMIT + b'"}\n', {}),
+    ],
+    ids=["empty", "last line", "half a line", "no line feed", "no object", "too long"],
+)
+def test_progress_is_the_heartbeats_last_line(content: bytes, progress: dict[str, int], tmp_path: Path) -> None:
+    (tmp_path / "beat").write_bytes(content)
+    assert last_line(str(tmp_path / "beat")) == progress
+    (tmp_path / "link").symlink_to(tmp_path / "beat")
+    assert last_line(str(tmp_path / "link")) == {}
+
+
+def test_pretended_hardware_follows_its_profile(agents: Agents, conf: Conf, tmp_path: Path) -> None:
+    profile = tmp_path / "profile.json"
+    agents.conf.write_text(agents.conf.read_text() + "profile = profile.json\n")
+    simulation = read_conf(agents.conf).simulation
+    found = hardware("gpu-001", simulation, lambda _: True)
+    assert [gpu["uuid"] for gpu in found["gpus"]] == [pretended_uuid("gpu-001", i) for i in range(8)]
+    assert all(gpu["healthy"] for gpu in found["gpus"])
+    profile.write_text('{"gpus": [{"index": 5, "healthy": false, "reason": "XID 79"}]}')
+    failed = [gpu for gpu in hardware("gpu-001", simulation, lambda _: True)["gpus"] if not gpu["healthy"]]
+    assert [(gpu["index"], gpu["reason"]) for gpu in failed] == [(5, "XID 79")]
+    assert len(hardware("gpu-001", simulation, lambda _: True)["gpus"]) == 8
+
+
+def test_every_problem_of_a_configuration_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "agent.conf"
+    path.write_text("[agent]\nnode = GPU_1\nserver = http://x\nservers = http://x\nsimulate.gpus = eight\n")
+    path.chmod(0o600)
+    with pytest.raises(InvalidInput) as caught:
+        read_conf(path)
+    found = {d.place.path: d.remedy for d in caught.value.diagnostics}
+    assert found["agent.server"] == "Did you mean agent.servers?"
+    assert {"agent.node", "agent.servers", "simulate.gpus", "agent.cluster", "tls.ca", "trust.principal"} <= set(found)
+
+
+def test_a_configuration_others_can_write_is_not_believed_by_root(agents: Agents) -> None:
+    agents.conf.chmod(0o622)
+    with pytest.raises(InvalidInput) as caught:
+        read_conf(agents.conf, root=True)
+    assert [d.code for d in caught.value.diagnostics] == ["AgentConfInvalid"]
+    assert read_conf(agents.conf, root=False).node == "gpu-001"
+
+
+def test_simulate_may_stand_in_the_first_section(agents: Agents) -> None:
+    text = agents.conf.read_text().split("[simulate]")[0].replace("[agent]\n", "[agent]\nsimulate.gpus = 4\n")
+    agents.conf.write_text(text)
+    simulation = read_conf(agents.conf).simulation
+    assert simulation
+    assert simulation.gpus == 4
