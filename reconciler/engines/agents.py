@@ -1,0 +1,137 @@
+"""The engine whose hands are node agents: they call in over mutual TLS 1.3, and nothing is ever dialled out.
+
+Joins the parts behind `ports.Engine`: `Sessions` knows what was said, `SyncRoute` answers, `ServingThread` keeps
+both away from the thread that decides.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from reconciler.engines.applied import next_applied
+from reconciler.engines.server import SyncRoute
+from reconciler.engines.serving import ServingThread
+from reconciler.engines.sessions import Sessions
+from reconciler.errors import EngineUnavailable, UsageError
+from reconciler.model.desired import Desired
+from reconciler.model.observed import Observed
+from reconciler.model.units import SECOND, Instant, JobKey, Nanoseconds, NodeName
+from reconciler.ports import Clock, Committed, LiveAttempt
+from reconciler.wire import Refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """Where agents call and how each side proves itself: PEM files of the server and of the CA of nodes."""
+
+    certificate: Path
+    key: Path
+    node_ca: Path
+    host: str = "127.0.0.1"
+    port: int = 7443
+
+
+class AgentEngine:
+    """`ports.Engine` over node agents. Every method may be called from any thread."""
+
+    def __init__(self, settings: AgentSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._sessions = Sessions(clock)
+        self._news = threading.Event()
+        self._applying = threading.Lock()
+        self._route = SyncRoute(self._sessions, clock, self._news.set)
+        self._serving: ServingThread | None = None
+
+    def start(self, desired: Desired, observed: Observed) -> None:
+        """Listen. Raises: EngineUnavailable (ListenFailed), UsageError (BadCertificate)."""
+        tls = server_context(self._settings)
+        self._sessions.begin(desired, observed)
+        serving = ServingThread(
+            self._route.application,
+            name="gangops-agents",
+            host=self._settings.host,
+            port=self._settings.port,
+            tls=tls,
+        )
+        try:
+            serving.start()
+        except OSError as err:
+            where = f"{self._settings.host}:{self._settings.port}"
+            raise EngineUnavailable(
+                f"cannot listen for agents on {where}: {err.strerror or err}",
+                code="ListenFailed",
+                remedy="Another reconciler may be running here; else choose another listen address.",
+            ) from err
+        self._serving = serving
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port agents reach, after `start`."""
+        return self._serving.address if self._serving else (self._settings.host, self._settings.port)
+
+    def apply(self, committed: Committed) -> None:
+        """Hand out a pushed generation. Raises: BrokenInvariant, BadMessage (see `next_applied`)."""
+        with self._applying:
+            applied = next_applied(committed, self._route.applied)
+            if applied is self._route.applied:
+                return
+            self._sessions.apply(applied)
+            self._route.applied = applied
+        if self._serving is not None:
+            self._serving.call(self._route.released)
+
+    def observe(self, desired: Desired, now: Instant) -> Observed:
+        """Everything seen, as of `now`. Raises: EngineUnavailable (OwnLinkSuspected)."""
+        return self._sessions.observe(desired, now)
+
+    def live(self) -> Mapping[JobKey, LiveAttempt]:
+        """Progress of running attempts, as last reported."""
+        return self._sessions.live()
+
+    def refusals(self) -> Mapping[NodeName, tuple[Refusal, ...]]:
+        """Orders that nodes did not accept, by node."""
+        return self._sessions.refusals()
+
+    def rejected(self) -> Mapping[str, int]:
+        """Calls that got an error, counted by code since the start."""
+        return dict(self._route.rejected)
+
+    def wait(self, timeout: Nanoseconds) -> bool:
+        """Until a fact changes or `wake` (True), or the time is over (False)."""
+        if not self._news.wait(timeout / SECOND):
+            return False
+        self._news.clear()
+        return True
+
+    def wake(self) -> None:
+        """End the present `wait`, or the next one if there is none."""
+        self._news.set()
+
+    def stop(self) -> None:
+        """Stop listening; held calls are answered. Idempotent."""
+        if self._serving is not None:
+            self._serving.stop()
+            self._serving = None
+
+
+def server_context(settings: AgentSettings) -> ssl.SSLContext:
+    """TLS 1.3 alone, and a certificate of the node CA from everyone. Raises: UsageError (BadCertificate)."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    # No resumption: every connection shows its certificate anew.
+    context.num_tickets = 0
+    try:
+        context.load_cert_chain(settings.certificate, settings.key)
+        context.load_verify_locations(settings.node_ca)
+    except OSError as err:  # ssl.SSLError is one
+        raise UsageError(
+            f"the server's certificate, its key or the node CA cannot be used: {err.strerror or err}",
+            code="BadCertificate",
+            remedy="Check the files named in reconciler.toml; `gangops ca init` makes a CA.",
+        ) from err
+    return context

@@ -1,0 +1,217 @@
+"""What facts does a node's report hold, and which reports are no reports at all?
+
+`wire` checked that the fields have the right types; here their content is checked, because a report comes from a
+machine that may be broken or hostile, and what it says ends up in a public record. Pure: no clock, no memory of
+earlier reports (`sessions` has that).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reconciler.model.observed import AttemptReport, AttemptState, GpuReport, NicReport, NumaReport
+from reconciler.model.units import BitsPerSecond, Bytes, Instant, JobKey, NodeName
+from reconciler.wire import AttemptStatus, BadMessage, Refusal, Report
+
+MAX_ATTEMPTS = 512
+MAX_GPUS = 128
+MAX_TEXT = 240
+_MAX_WHOLE = 2**63 - 1
+_MAX_SCALARS = 32
+_JOB = re.compile(r"[a-z0-9][-a-z0-9]{0,62}/[a-z0-9][-a-z0-9.]{0,80}")
+
+AttemptKey = tuple[JobKey, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """What is shown of an attempt and never committed: its checkpoint as reported, heartbeat and ranks."""
+
+    checkpoint: Instant | None
+    progress: Mapping[str, Any]
+    ranks: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """What a node says it is made of, by the names `NodeObservation` has for it."""
+
+    gpu_type: str
+    gpus: tuple[GpuReport, ...]
+    driver: str
+    clique: str
+    nics: tuple[NicReport, ...]
+    numa: tuple[NumaReport, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """A report whose content was checked. `hardware` None: unchanged since this session last said.
+
+    `accepted` is epoch, generation and commit of the last order its journal holds.
+    """
+
+    node: NodeName
+    boot_id: str
+    address: str
+    unhealthy: str
+    hardware: Hardware | None
+    attempts: tuple[AttemptReport, ...]
+    beats: Mapping[AttemptKey, Beat]
+    refusals: tuple[Refusal, ...]
+    accepted: tuple[int, int, str]
+
+
+def facts_of(report: Report) -> Facts:
+    """The facts of a report: attempts by job and attempt, GPUs by index, text in one printable line.
+
+    Raises: BadMessage, when a number is out of range, something is named twice or a list is absurdly long.
+    """
+    _whole(report.sequence, "sequence")
+    if not report.session or len(report.session) > MAX_TEXT or not report.bootId:
+        raise BadMessage("a report names its session and its boot")
+    if len(report.attempts) > MAX_ATTEMPTS or len(report.refusals) > MAX_ATTEMPTS:
+        raise BadMessage(f"more than {MAX_ATTEMPTS} attempts or refusals")
+    attempts = {(JobKey(a.job), a.attempt): _receipt(a) for a in report.attempts}
+    if len(attempts) != len(report.attempts):
+        raise BadMessage("an attempt is reported twice")
+    return Facts(
+        node=NodeName(report.node),
+        boot_id=one_line(report.bootId),
+        address=one_line(report.address),
+        unhealthy=one_line(report.unhealthy),
+        hardware=_hardware(report.hardware) if report.hardware else None,
+        attempts=tuple(attempts[key] for key in sorted(attempts)),
+        beats={(JobKey(a.job), a.attempt): _beat(a) for a in report.attempts},
+        refusals=tuple(_refusal(r) for r in report.refusals),
+        accepted=(_whole(report.epoch, "epoch"), _whole(report.generation, "generation"), one_line(report.commit)),
+    )
+
+
+def one_line(value: object) -> str:
+    """The value as one printable line of at most `MAX_TEXT` characters. Raises: BadMessage, when it is no text."""
+    if not isinstance(value, str):
+        raise BadMessage("expected text")
+    return "".join(c if c.isprintable() else " " for c in value[:MAX_TEXT]).strip()
+
+
+def _receipt(status: AttemptStatus) -> AttemptReport:
+    if not _JOB.fullmatch(status.job):
+        raise BadMessage("an attempt names no job")
+    try:
+        state = AttemptState(status.state)
+    except ValueError as err:
+        raise BadMessage("an attempt is in no known state") from err
+    if status.exitCode is not None and not -_MAX_WHOLE <= status.exitCode <= _MAX_WHOLE:
+        raise BadMessage("exitCode is out of range")
+    return AttemptReport(
+        job=JobKey(status.job),
+        attempt=_whole(status.attempt, "attempt"),
+        state=state,
+        at=Instant(_whole(status.at, "at")),
+        generation=_whole(status.generation, "generation"),
+        exit_code=status.exitCode,
+        reason=one_line(status.reason),
+    )
+
+
+def _refusal(refusal: Refusal) -> Refusal:
+    return Refusal(
+        commitId=one_line(refusal.commitId),
+        code=one_line(refusal.code),
+        detail=one_line(refusal.detail),
+        at=_whole(refusal.at, "at"),
+    )
+
+
+def _beat(status: AttemptStatus) -> Beat:
+    checkpoint = None if status.checkpoint is None else Instant(_whole(status.checkpoint, "checkpoint"))
+    ranks = tuple(_scalars(rank) for rank in status.ranks[:MAX_GPUS])
+    return Beat(checkpoint=checkpoint, progress=_scalars(status.progress), ranks=ranks)
+
+
+def _hardware(tree: Mapping[str, Any]) -> Hardware:
+    gpus = {gpu.index: gpu for gpu in map(_gpu, _listed(tree, "gpus"))}
+    nics = {nic.name: nic for nic in map(_nic, _listed(tree, "nics", []))}
+    numa = {node.id: node for node in map(_numa, _listed(tree, "numa", []))}
+    for what, found in (("gpus", gpus), ("nics", nics), ("numa", numa)):
+        if len(found) != len(tree.get(what, ())):
+            raise BadMessage(f"hardware.{what} names something twice")
+    return Hardware(
+        gpu_type=one_line(tree.get("gpuType", "")),
+        gpus=tuple(gpus[index] for index in sorted(gpus)),
+        driver=one_line(tree.get("driver", "")),
+        clique=one_line(tree.get("clique", "")),
+        nics=tuple(nics[name] for name in sorted(nics)),
+        numa=tuple(numa[number] for number in sorted(numa)),
+    )
+
+
+def _listed(tree: Mapping[str, Any], what: str, absent: object = None) -> list[dict[str, Any]]:
+    found = tree.get(what, absent)
+    if not isinstance(found, list) or len(found) > MAX_GPUS or not all(isinstance(item, dict) for item in found):
+        raise BadMessage(f"hardware.{what} is no list of at most {MAX_GPUS} objects")
+    return found
+
+
+def _gpu(tree: Mapping[str, Any]) -> GpuReport:
+    return GpuReport(
+        index=_whole(tree.get("index"), "index"),
+        uuid=one_line(tree.get("uuid", "")),
+        healthy=_truth(tree.get("healthy", True), "healthy"),
+        foreign=one_line(tree.get("foreign", "")),
+        reason=one_line(tree.get("reason", "")),
+        memory=Bytes(_whole(tree.get("memoryBytes", 0), "memoryBytes")),
+        nvlinks=_whole_or_unknown(tree, "nvlinks"),
+        pcie_width=_whole(tree.get("pcieWidth", 0), "pcieWidth"),
+        pcie_most=_whole(tree.get("pcieMost", 0), "pcieMost"),
+        numa=_whole_or_unknown(tree, "numa"),
+    )
+
+
+def _nic(tree: Mapping[str, Any]) -> NicReport:
+    return NicReport(
+        name=one_line(tree.get("name")),
+        up=_truth(tree.get("up"), "up"),
+        speed=BitsPerSecond(_whole(tree.get("bitsPerSecond", 0), "bitsPerSecond")),
+        pcie_width=_whole(tree.get("pcieWidth", 0), "pcieWidth"),
+        pcie_most=_whole(tree.get("pcieMost", 0), "pcieMost"),
+        numa=_whole_or_unknown(tree, "numa"),
+        switch=one_line(tree.get("switch", "")),
+    )
+
+
+def _numa(tree: Mapping[str, Any]) -> NumaReport:
+    return NumaReport(id=_whole(tree.get("id"), "id"), cpus=one_line(tree.get("cpus", "")))
+
+
+def _truth(value: object, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise BadMessage(f"{what} is neither true nor false")
+    return value
+
+
+def _whole_or_unknown(tree: Mapping[str, Any], what: str) -> int:
+    return -1 if tree.get(what, -1) == -1 else _whole(tree[what], what)
+
+
+def _whole(value: object, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_WHOLE:
+        raise BadMessage(f"{what} is no whole number in range")
+    return value
+
+
+def _scalars(tree: object) -> dict[str, Any]:
+    """The plain numbers and short texts of a job's own JSON: a heartbeat is the job's, so nothing in it is refused."""
+    if not isinstance(tree, dict):
+        return {}
+    kept: dict[str, Any] = {}
+    for name, value in list(tree.items())[:_MAX_SCALARS]:
+        if isinstance(value, str):
+            kept[one_line(name)] = one_line(value)
+        elif isinstance(value, (int, float)) and abs(value) <= _MAX_WHOLE:
+            kept[one_line(name)] = value
+    return kept

@@ -1,0 +1,212 @@
+"""What does a node get when it calls? The one route of the node protocol: `POST /v1/sync`, held while nothing is due.
+
+Who calls is told by the certificate of its connection alone. The route runs in one event loop thread; what is
+committed comes in through `applied`, what nodes say goes to `Sessions`, and proofs are read (from git) by an executor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+
+from reconciler.engines.applied import Applied, Standing, standing
+from reconciler.engines.sessions import Hearing, Sessions
+from reconciler.errors import StoreError
+from reconciler.model.units import SECOND, CommitId, NodeName
+from reconciler.ports import Clock, Committed
+from reconciler.wire import MAX_MESSAGE, SYNC_PATH, Answer, BadMessage, Proof, Report, decode_report, encode
+
+log = logging.getLogger(__name__)
+
+LONGEST_HOLD: Final = 30.0
+"""Seconds an answer is held back at most, whatever anyone asks for."""
+_BODY_SECONDS: Final = 10.0
+_OFFER_AGAIN_SECONDS: Final = 1.0
+
+
+class Rejected(Exception):
+    """A call that gets an error instead of an answer: HTTP status, stable code, and a sentence for a person."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+
+
+@dataclass(slots=True, eq=False)
+class _Poll:
+    """A call being held: what the node said, until when it is held, and what ends it early."""
+
+    report: Report
+    until: float
+    look_again: asyncio.Event
+    over: bool = False
+
+    def end(self) -> None:
+        self.over = True
+        self.look_again.set()
+
+
+class SyncRoute:
+    """Answers nodes. `applied` may be set from any thread; `released` then runs in the event loop's."""
+
+    def __init__(self, sessions: Sessions, clock: Clock, on_news: Callable[[], None]) -> None:
+        self._sessions, self._clock, self._on_news = sessions, clock, on_news
+        self.applied: Applied | None = None
+        self.rejected: Counter[str] = Counter()
+        self._polls: dict[NodeName, _Poll] = {}
+        self._proofs: dict[NodeName, tuple[CommitId, Proof]] = {}
+        self._offers: dict[NodeName, tuple[CommitId, float]] = {}
+        self._refused: dict[NodeName, CommitId] = {}
+
+    def application(self) -> web.Application:
+        """The application to serve; nothing in it is public."""
+        application = web.Application(client_max_size=MAX_MESSAGE)
+        application.router.add_post(SYNC_PATH, self.sync)
+        application.on_shutdown.append(self._on_shutdown)
+        return application
+
+    def released(self) -> None:
+        """Let every held call look again for what is due."""
+        for poll in self._polls.values():
+            poll.look_again.set()
+
+    async def sync(self, request: web.Request) -> web.Response:
+        """One call of a node: who is it, what does it say, what is it to do."""
+        try:
+            node = self._caller(request)
+            answer = await self._answer(node, await _report(request, node))
+        except Rejected as err:
+            self.rejected[err.code] += 1
+            body = json.dumps({"code": err.code, "message": err.message})
+            return web.Response(status=err.status, text=body, content_type="application/json")
+        return web.Response(body=encode(answer), content_type="application/json")
+
+    def _caller(self, request: web.Request) -> NodeName:
+        """The node the connection's certificate names. Raises: Rejected."""
+        certificate = request.transport.get_extra_info("peercert") if request.transport else None
+        names = [value for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "DNS"]
+        if certificate is None or len(names) != 1:
+            raise Rejected(403, "NoIdentity", "the certificate has to name exactly one node")
+        # A connection may outlive the certificate it was made with.
+        if self._clock.now() > ssl.cert_time_to_seconds(certificate["notAfter"]) * SECOND:
+            raise Rejected(403, "CertificateExpired", "the certificate of this connection has expired")
+        node = NodeName(names[0])
+        if not self._sessions.admits(node):
+            raise Rejected(403, "UnknownNode", f"{node} is in no inventory")
+        return node
+
+    async def _answer(self, node: NodeName, report: Report) -> Answer:
+        """Orders as soon as any are due, else nothing new after a while; a renewed lease in any case."""
+        # 1. Take the report in.
+        try:
+            hearing = self._sessions.hear(report)
+        except BadMessage as err:
+            raise Rejected(400, "BadMessage", err.message) from err
+        if hearing is Hearing.STALE:
+            raise Rejected(409, "StaleReport", "a newer report or session of this node was heard already")
+        if hearing is Hearing.NEWS:
+            self._on_news()
+        # 2. Hold the call until something is due.
+        proof = await self._held(node, report)
+        # 3. What this or a newer reconciler may think dead must not be kept alive.
+        applied = self.applied
+        barred = standing(applied, report) is Standing.AHEAD or self._sessions.withholds(node)
+        lease = 0 if applied is None or barred else applied.lease_seconds(node)
+        if lease:
+            self._sessions.grant(node, lease)
+        return Answer(generation=applied.committed.generation if applied else 0, leaseSeconds=lease, proof=proof)
+
+    async def _held(self, node: NodeName, report: Report) -> Proof | None:
+        """Orders for the node as soon as any are due; None when none were in time, or its next call came in."""
+        until = asyncio.get_running_loop().time() + self._hold_seconds(node, report)
+        poll = _Poll(report=report, until=until, look_again=asyncio.Event())
+        if (earlier := self._polls.get(node)) is not None:
+            earlier.end()
+        self._polls[node] = poll
+        try:
+            while True:
+                poll.look_again.clear()
+                now = asyncio.get_running_loop().time()
+                applied, due = self.applied, self._due_at(node, poll)
+                if applied is not None and due <= now:
+                    if (proof := await self._proof(node, applied.committed, now)) is not None:
+                        return proof
+                    due = now + _OFFER_AGAIN_SECONDS
+                if poll.over or now >= until:
+                    return None
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(poll.look_again.wait(), min(until, due) - now)
+        finally:
+            if self._polls.get(node) is poll:
+                del self._polls[node]
+
+    def _hold_seconds(self, node: NodeName, report: Report) -> float:
+        """How long an answer may wait: a held call keeps the node silent, and its leases unrenewed."""
+        longest = min(LONGEST_HOLD, self._sessions.rules.report_interval / SECOND)
+        lease = self.applied.shortest_lease(node) if self.applied else 0
+        return max(min(report.waitSeconds, longest, lease / 3 if lease else longest), 0)
+
+    def _due_at(self, node: NodeName, poll: _Poll) -> float:
+        """When to hand the node its orders, in the loop's time: 0 for now, infinity for not at all.
+
+        A node that was offered this commit and still is without it gets a moment, one that refused it the whole
+        hold: neither may turn into a storm of calls.
+        """
+        applied = self.applied
+        if applied is None or standing(applied, poll.report) is not Standing.DUE:
+            self._proofs.pop(node, None)
+            return math.inf
+        if self._sessions.withholds(node):
+            return math.inf
+        commit = applied.committed.commit
+        if any(refusal.commitId == commit for refusal in poll.report.refusals):
+            self._refused[node] = commit
+        if self._refused.get(node) == commit:
+            return poll.until
+        offered, at = self._offers.get(node, ("", 0.0))
+        return at + _OFFER_AGAIN_SECONDS if offered == commit else 0
+
+    async def _proof(self, node: NodeName, committed: Committed, now: float) -> Proof | None:
+        """The node's orders and their proof, read once a commit; None when git does not give them now."""
+        self._offers[node] = (committed.commit, now)
+        found = self._proofs.get(node)
+        if found is not None and found[0] == committed.commit:
+            return found[1]
+        try:
+            proof = await asyncio.get_running_loop().run_in_executor(None, committed.proof_of, node)
+        except StoreError as err:
+            log.warning("proof not available", extra={"node": node, "commit": committed.commit, "code": err.code})
+            return None
+        self._proofs[node] = (committed.commit, proof)
+        return proof
+
+    async def _on_shutdown(self, application: web.Application) -> None:
+        del application
+        for poll in list(self._polls.values()):
+            poll.end()
+
+
+async def _report(request: web.Request, node: NodeName) -> Report:
+    """The report in a node's call, which has to be about itself. Raises: Rejected."""
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            report = decode_report(await request.read())
+    except web.HTTPRequestEntityTooLarge as err:
+        raise Rejected(413, "TooLarge", f"a report has at most {MAX_MESSAGE} bytes") from err
+    except TimeoutError as err:
+        raise Rejected(408, "TooSlow", "the report did not arrive in time") from err
+    except BadMessage as err:
+        raise Rejected(400, "BadMessage", err.message) from err
+    if report.node != node:
+        raise Rejected(403, "NotYourNode", f"the certificate is for {node}; a node speaks of itself alone")
+    return report

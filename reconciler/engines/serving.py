@@ -1,0 +1,84 @@
+"""How does an aiohttp application live beside the loop? In a thread and event loop of its own.
+
+Deciding takes whole seconds of a core at times; nodes and people are answered meanwhile. What is served is the
+caller's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Callable
+
+from aiohttp import web
+
+_GOODBYE_SECONDS = 1.0
+
+
+class ServingThread:
+    """One application on one address. Made once, started once, stopped once."""
+
+    def __init__(
+        self,
+        application: Callable[[], web.Application],
+        *,
+        name: str,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._application = application
+        self._host, self._port, self._tls = host, port, tls
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._runner: web.AppRunner | None = None
+
+    def start(self) -> None:
+        """Listen; returns when connections are accepted. Raises: OSError, when the address cannot be bound."""
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that are really bound (port 0 asks for any). Only after `start`."""
+        if self._runner is None or not self._runner.addresses:
+            return (self._host, self._port)
+        host, port, *_ = self._runner.addresses[0]
+        return (host, port)
+
+    def call(self, callback: Callable[[], None]) -> None:
+        """Run something in the application's thread soon; nothing happens after `stop`."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback)
+
+    def stop(self) -> None:
+        """Close the listener, give open requests a second, and end the thread."""
+        if self._loop.is_closed():
+            return
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+    async def _listen(self) -> None:
+        runner = web.AppRunner(
+            self._application(),
+            access_log=None,
+            handler_cancellation=True,
+            auto_decompress=False,
+            shutdown_timeout=_GOODBYE_SECONDS,
+        )
+        await runner.setup()
+        self._runner = runner
+        await web.TCPSite(runner, self._host, self._port, ssl_context=self._tls).start()
+
+    async def _close(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()

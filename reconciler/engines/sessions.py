@@ -1,0 +1,361 @@
+"""What did each node last say, and what is known of the cluster from that?
+
+Reports become facts that keep their instants while nothing changes, so that equal worlds give equal values and an
+idle cluster gives no commits. Silence is judged by `silence`, content was checked by `reports`; sockets, orders and
+certificates are others' work. Time comes from the injected clock. Every public method holds one lock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from threading import Lock
+
+from reconciler.engines.applied import Applied
+from reconciler.engines.reports import AttemptKey, Beat, Facts, Hardware, facts_of
+from reconciler.engines.silence import Silence, judged, own_link_suspected
+from reconciler.errors import EngineUnavailable
+from reconciler.model.desired import AgentRules, Desired
+from reconciler.model.observed import (
+    AttemptReport,
+    AttemptState,
+    JobObservation,
+    NodeCondition,
+    NodeObservation,
+    Observed,
+)
+from reconciler.model.units import SECOND, Instant, JobKey, Nanoseconds, NodeName
+from reconciler.ports import Clock, LiveAttempt
+from reconciler.wire import Refusal, Report
+
+REBOOTED = "Rebooted"
+_NEVER_JUDGED = Instant(0)
+_NOT_SETTLED = Instant(2**63 - 1)
+_KEPT_SESSIONS = 8
+
+
+class Hearing(StrEnum):
+    """What became of a report: it changed facts, changed none, or came too late to count."""
+
+    NEWS = "News"
+    SAME = "Same"
+    STALE = "Stale"
+
+
+@dataclass(slots=True)
+class _Known:
+    """One node as known. `heard` and `leased_until` are monotonic. `rebooted` holds the receipts of an earlier boot.
+
+    `checkpoints` are pairs: as reported, and as told to decisions. `unsettled`: heard since last observed.
+    """
+
+    seen: NodeObservation
+    leased_until: Nanoseconds
+    heard: Nanoseconds | None = None
+    session: str = ""
+    sequence: int = -1
+    past: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_SESSIONS))
+    rebooted: dict[AttemptKey, AttemptReport] = field(default_factory=dict)
+    beats: Mapping[AttemptKey, Beat] = field(default_factory=dict)
+    checkpoints: dict[AttemptKey, tuple[Instant, Instant]] = field(default_factory=dict)
+    accepted: tuple[int, int, str] = (0, 0, "")
+    refusals: tuple[Refusal, ...] = ()
+    unsettled: bool = False
+
+
+class Sessions:
+    """All nodes' sessions. A node enters by the committed observation or by its first report."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._known: dict[NodeName, _Known] = {}
+        self._jobs: dict[JobKey, JobObservation] = {}
+        self._applied: Applied | None = None
+        self._declared: Mapping[NodeName, bool] = {}
+        self._rules = AgentRules()
+        self._started = Nanoseconds(0)
+        self._suspected: Nanoseconds | None = None
+
+    def begin(self, desired: Desired, observed: Observed) -> None:
+        """Start listening now, from what was committed."""
+        with self._lock:
+            self._started = self._clock.monotonic()
+            self._suspected = None
+            self._declare(desired)
+            self._known = {n: _Known(seen=seen, leased_until=self._started) for n, seen in observed.nodes.items()}
+            self._jobs = dict(observed.jobs)
+
+    @property
+    def rules(self) -> AgentRules:
+        """How silence is judged, as last desired."""
+        return self._rules
+
+    def admits(self, node: NodeName) -> bool:
+        """Whether the node may speak: it is declared, or still holds orders to stop what it has."""
+        with self._lock:
+            return node in self._declared or bool(self._attempts(node))
+
+    def apply(self, applied: Applied) -> None:
+        """From now `applied` says which attempts and leases nodes have."""
+        with self._lock:
+            self._applied = applied
+            for node, known in self._known.items():
+                # An earlier reconciler may have renewed the lease up to the moment we began.
+                earlier = self._started + applied.lease_seconds(node) * SECOND
+                known.leased_until = Nanoseconds(max(known.leased_until, earlier))
+
+    def hear(self, report: Report) -> Hearing:
+        """Take a report in. An older one, or one of a session that was replaced, changes nothing and is Stale.
+
+        A repeated one only proves that the node is alive. Raises: BadMessage.
+        """
+        facts = facts_of(report)
+        with self._lock:
+            known = self._known.get(facts.node)
+            if known is None:
+                known = self._known[facts.node] = _Known(seen=_stranger(facts), leased_until=self._clock.monotonic())
+            if report.session in known.past or (report.session == known.session and report.sequence < known.sequence):
+                return Hearing.STALE
+            repeated = (report.session, report.sequence) == (known.session, known.sequence)
+            if known.session and known.session != report.session:
+                known.past.append(known.session)
+            known.session, known.sequence, known.heard = report.session, report.sequence, self._clock.monotonic()
+            return Hearing.SAME if repeated else _take_in(known, facts, self._attempts(facts.node))
+
+    def grant(self, node: NodeName, lease_seconds: int) -> None:
+        """An answer that renews the node's leases for so long is being sent now."""
+        with self._lock:
+            known = self._known.get(node)
+            if known is not None:
+                until = self._clock.monotonic() + lease_seconds * SECOND
+                known.leased_until = Nanoseconds(max(known.leased_until, until))
+
+    def withholds(self, node: NodeName) -> bool:
+        """Whether the node was told to decisions as gone for good: until it was observed again, neither orders nor
+        leases may go out, or ranks would start there that are being given to other nodes."""
+        with self._lock:
+            known = self._known.get(node)
+            return known is not None and (known.seen.lease_expired or known.seen.confirmed_dead)
+
+    def observe(self, desired: Desired, now: Instant) -> Observed:
+        """All facts as of `now`. Raises: EngineUnavailable (OwnLinkSuspected), judging nobody."""
+        with self._lock:
+            self._declare(desired)
+            monotonic = self._clock.monotonic()
+            present = sorted(self._names() & self._known.keys())
+            silences = {node: self._silence(node, monotonic) for node in present}
+            self._check_own_link(list(silences.values()), monotonic)
+            for node in present:
+                self._settle(node, judged(silences[node], self._rules), monotonic, now)
+            self._settle_jobs(present, desired)
+            nodes = {node: self._known[node].seen for node in present}
+            return Observed(nodes=nodes, jobs={job: self._jobs[job] for job in sorted(self._jobs)})
+
+    def live(self) -> dict[JobKey, LiveAttempt]:
+        """The newest attempt of each job that any node now reports as not released."""
+        with self._lock:
+            reports = [
+                (receipt.job, receipt.attempt, node, known.beats[receipt.job, receipt.attempt])
+                for node, known in sorted(self._known.items())
+                for receipt in known.seen.attempts
+                if not receipt.state.released and (receipt.job, receipt.attempt) in known.beats
+            ]
+        newest: dict[JobKey, int] = {}
+        for job, attempt, _, _ in reports:
+            newest[job] = max(attempt, newest.get(job, 0))
+        return {
+            job: _live_attempt(job, attempt, {node: beat for j, a, node, beat in reports if (j, a) == (job, attempt)})
+            for job, attempt in sorted(newest.items())
+        }
+
+    def refusals(self) -> dict[NodeName, tuple[Refusal, ...]]:
+        """The orders each node last said it does not accept, until it accepts another one."""
+        with self._lock:
+            return {node: known.refusals for node, known in sorted(self._known.items()) if known.refusals}
+
+    def _declare(self, desired: Desired) -> None:
+        self._rules = desired.agents
+        self._declared = {node.name: node.dead for node in desired.inventory.nodes}
+
+    def _names(self) -> AbstractSet[NodeName]:
+        ordered = {n for n, file in self._applied.files.items() if file.attempts} if self._applied else frozenset()
+        return self._declared.keys() | ordered
+
+    def _silence(self, node: NodeName, monotonic: Nanoseconds) -> Silence:
+        known = self._known[node]
+        last = self._started if known.heard is None else known.heard
+        # After our own link was suspected, the nodes not back yet get as long again as at the start.
+        listening = last if self._suspected is None else max(last, self._suspected)
+        return Silence(
+            condition=known.seen.condition,
+            heard=known.heard is not None,
+            silent=Nanoseconds(monotonic - last),
+            since_listening=Nanoseconds(monotonic - listening),
+            dead=self._declared.get(node, False),
+        )
+
+    def _check_own_link(self, silences: list[Silence], monotonic: Nanoseconds) -> None:
+        if own_link_suspected(silences, self._rules):
+            self._suspected = monotonic
+            raise EngineUnavailable(
+                "too many nodes fell silent at once: our own link is suspected, no node is judged lost",
+                code="OwnLinkSuspected",
+                remedy="Check the network of the reconciler. If the nodes really are gone, declare them dead.",
+            )
+
+    def _settle(self, node: NodeName, condition: NodeCondition, monotonic: Nanoseconds, now: Instant) -> None:
+        known = self._known[node]
+        _forget_rebooted(known, self._attempts(node))
+        if known.unsettled:
+            _settle_instants(known, now)
+        seen = known.seen
+        lost = condition is NodeCondition.LOST
+        fresh = condition is not seen.condition or seen.condition_since == _NEVER_JUDGED
+        over = self._applied is not None and monotonic > known.leased_until + self._rules.lease_margin
+        judgement = replace(
+            seen,
+            condition=condition,
+            condition_since=now if fresh else seen.condition_since,
+            lease_expired=lost and (seen.lease_expired or over),
+            confirmed_dead=lost and self._declared.get(node, False),
+        )
+        if judgement != seen:
+            known.seen = judgement
+
+    def _settle_jobs(self, present: list[NodeName], desired: Desired) -> None:
+        """Move checkpoints on: never back within an attempt, and never by a node that has no orders for it."""
+        for node in present:
+            ordered = self._attempts(node) or frozenset()
+            for (job, attempt), (_, checkpoint) in self._known[node].checkpoints.items():
+                before = self._jobs.get(job)
+                newer = before is None or (before.attempt, before.checkpoint or 0) < (attempt, checkpoint)
+                if newer and (job, attempt) in ordered:
+                    self._jobs[job] = JobObservation(job=job, attempt=attempt, checkpoint=checkpoint)
+        if self._applied is not None:
+            wanted = desired.jobs.keys() | {j for file in self._applied.files.values() for j, _ in file.attempts}
+            self._jobs = {job: found for job, found in self._jobs.items() if job in wanted}
+
+    def _attempts(self, node: NodeName) -> frozenset[AttemptKey] | None:
+        """The attempts the node has orders for; None while nothing was applied and so nothing is known of it."""
+        if self._applied is None:
+            return None
+        file = self._applied.files.get(node)
+        return file.attempts if file else frozenset()
+
+
+def _stranger(facts: Facts) -> NodeObservation:
+    """A node seen for the first time, before it was judged: as good as lost."""
+    return NodeObservation(
+        node=facts.node,
+        boot_id=facts.boot_id,
+        address=facts.address,
+        condition=NodeCondition.LOST,
+        condition_since=_NEVER_JUDGED,
+    )
+
+
+def _take_in(known: _Known, facts: Facts, ordered: frozenset[AttemptKey] | None) -> Hearing:
+    """Replace what the node said before by what it says now; what did not change keeps its instants."""
+    before = known.seen
+    if facts.boot_id != before.boot_id:
+        known.rebooted = _ended_by_reboot(before.attempts, ordered)
+    for receipt in facts.attempts:
+        known.rebooted.pop((receipt.job, receipt.attempt), None)
+    receipts = [*facts.attempts, *known.rebooted.values()]
+    receipts.sort(key=lambda r: (r.job, r.attempt))
+    seen = replace(
+        _with_hardware(before, facts.hardware),
+        boot_id=facts.boot_id,
+        address=facts.address,
+        unhealthy=facts.unhealthy,
+        attempts=tuple(_unchanged(before, receipt) or receipt for receipt in receipts),
+    )
+    refused = {(r.commitId, r.code) for r in facts.refusals} - {(r.commitId, r.code) for r in known.refusals}
+    back = before.condition is not NodeCondition.READY and not known.unsettled
+    news = seen != before or bool(refused) or back
+    if seen != before:
+        known.seen = seen
+    # A refusal is said once; it holds until the node accepts something.
+    if refused or facts.accepted != known.accepted:
+        known.refusals = facts.refusals
+    known.beats, known.accepted, known.unsettled = facts.beats, facts.accepted, True
+    return Hearing.NEWS if news else Hearing.SAME
+
+
+def _with_hardware(before: NodeObservation, found: Hardware | None) -> NodeObservation:
+    if found is None:
+        return before
+    return replace(
+        before,
+        gpu_type=found.gpu_type,
+        gpus=found.gpus,
+        driver=found.driver,
+        clique=found.clique,
+        nics=found.nics,
+        numa=found.numa,
+    )
+
+
+def _ended_by_reboot(
+    receipts: tuple[AttemptReport, ...],
+    ordered: frozenset[AttemptKey] | None,
+) -> dict[AttemptKey, AttemptReport]:
+    """Receipts of an earlier boot that orders still name: no process of them can exist any more."""
+    ended = {
+        (r.job, r.attempt): r
+        if r.state.released
+        else replace(r, state=AttemptState.GONE, at=_NOT_SETTLED, exit_code=None, reason=REBOOTED)
+        for r in receipts
+    }
+    return {key: receipt for key, receipt in ended.items() if ordered is None or key in ordered}
+
+
+def _unchanged(before: NodeObservation, receipt: AttemptReport) -> AttemptReport | None:
+    """The receipt as first given, when only its instant differs."""
+    earlier = before.attempt(receipt.job, receipt.attempt)
+    return earlier if earlier is not None and replace(receipt, at=earlier.at) == earlier else None
+
+
+def _forget_rebooted(known: _Known, ordered: frozenset[AttemptKey] | None) -> None:
+    """Drop receipts that only we remember, once no order names their attempt any more."""
+    if ordered is None or known.rebooted.keys() <= ordered:
+        return
+    done = known.rebooted.keys() - ordered
+    known.rebooted = {key: receipt for key, receipt in known.rebooted.items() if key not in done}
+    kept = tuple(a for a in known.seen.attempts if (a.job, a.attempt) not in done)
+    known.seen = replace(known.seen, attempts=kept)
+
+
+def _settle_instants(known: _Known, now: Instant) -> None:
+    """A node whose clock is ahead must not put instants of the future into the record."""
+    if any(a.at > now for a in known.seen.attempts):
+        attempts = tuple(a if a.at <= now else replace(a, at=now) for a in known.seen.attempts)
+        known.seen = replace(known.seen, attempts=attempts)
+    settled: dict[AttemptKey, tuple[Instant, Instant]] = {}
+    for key, beat in known.beats.items():
+        if beat.checkpoint is not None:
+            raw, told = known.checkpoints.get(key, (None, now))
+            settled[key] = (beat.checkpoint, told if raw == beat.checkpoint else min(beat.checkpoint, now))
+    known.checkpoints, known.unsettled = settled, False
+
+
+def _live_attempt(job: JobKey, attempt: int, beats: Mapping[NodeName, Beat]) -> LiveAttempt:
+    """One attempt over its nodes: the latest checkpoint, and the heartbeat that got furthest."""
+    checkpoints = [beat.checkpoint for beat in beats.values() if beat.checkpoint is not None]
+    furthest = max(beats.values(), key=lambda beat: (_step_of(beat), bool(beat.progress)))
+    return LiveAttempt(
+        job=job,
+        attempt=attempt,
+        checkpoint=max(checkpoints, default=None),
+        progress=furthest.progress,
+        ranks={node: beat.ranks for node, beat in beats.items()},
+    )
+
+
+def _step_of(beat: Beat) -> float:
+    step = beat.progress.get("step", -1)
+    return step if isinstance(step, (int, float)) else -1
