@@ -1,0 +1,5 @@
+"""`python -m reconciler.cli`."""
+
+from reconciler.cli import main
+
+main()

@@ -1,0 +1,112 @@
+"""`init`, `validate`, `fmt`, `schema`: writing desired state."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from reconciler.cli.operate import settings_option
+from reconciler.errors import Diagnostic, ExitStatus, InvalidInput, UsageError
+from reconciler.runtime.authoring import (
+    Checked,
+    check_folder,
+    check_revision,
+    format_files,
+    scaffold_into,
+    write_schemas,
+)
+from reconciler.runtime.clone import open_clone
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path), default=Path())
+@click.option("--state", "state", is_flag=True, help="Begin the record: make the state branch, once.")
+@settings_option
+def init(folder: Path, settings_file: Path, *, state: bool) -> None:
+    """Start a cluster repository in FOLDER; with --state, begin its record."""
+    if state:
+        from reconciler.runtime.service import begin_record
+        from reconciler.runtime.settings import read_settings
+
+        settings = read_settings(settings_file)
+        _, commit = begin_record(settings)
+        click.echo(f"branch {settings.state.branch} begins at {commit[:12]}")
+        return
+    for path in scaffold_into(folder):
+        click.echo(path)
+    click.echo("\nNext: edit them, `gangops validate`, then commit and push.", err=True)
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path), default=None, required=False)
+@click.option("--rev", default=None, help="Check a revision of the clone instead of files on disk.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@click.pass_obj
+def validate(repo: Path, path: Path | None, rev: str | None, output: str) -> int:
+    """Report every problem in desired state: where, why, and what to do. Exit 4 when there is an error."""
+    if path is not None and rev is not None:
+        raise UsageError("name a path or --rev, not both")
+    checked = check_revision(open_clone(repo), rev) if rev else check_folder(path or repo)
+    if output == "json":
+        rows = [_row(d) for d in checked.diagnostics]
+        click.echo(json.dumps({"formatVersion": "1.0", "kind": "Diagnostics", "diagnostics": rows}, indent=1))
+    else:
+        _print_text(checked)
+    return ExitStatus.INVALID if any(d.is_error for d in checked.diagnostics) else ExitStatus.OK
+
+
+def _print_text(checked: Checked) -> None:
+    for diagnostic in checked.diagnostics:
+        click.echo(f"{diagnostic}\n")
+    errors = sum(d.is_error for d in checked.diagnostics)
+    warnings = len(checked.diagnostics) - errors
+    told = f"{checked.files} files: "
+    told += "no problems" if not checked.diagnostics else f"{errors} errors, {warnings} warnings"
+    click.echo(told, err=errors > 0)
+
+
+def _row(d: Diagnostic) -> dict[str, object]:
+    return {
+        "code": d.code,
+        "severity": str(d.severity),
+        "summary": d.summary,
+        "detail": d.detail,
+        "remedy": d.remedy,
+        "file": d.place.file,
+        "line": d.place.line,
+        "column": d.place.column,
+        "path": d.place.path,
+    }
+
+
+@click.command()
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 when a file would change.")
+@click.pass_obj
+def fmt(repo: Path, paths: tuple[Path, ...], *, check: bool) -> int:
+    """Format documents in place (default: all of cluster-state/ and policies/); comments stay."""
+    done = format_files(repo, paths, write=not check)
+    for path in done.changed:
+        click.echo(path)
+    if done.diagnostics:
+        raise InvalidInput(done.diagnostics)
+    return ExitStatus.ERROR if check and done.changed else ExitStatus.OK
+
+
+@click.group()
+def schema() -> None:
+    """JSON schemas of all kinds, for editors and other tools."""
+
+
+@schema.command("write")
+@click.option("--into", type=click.Path(path_type=Path), default=Path("schemas"))
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 when a file is stale.")
+def schema_write(into: Path, *, check: bool) -> int:
+    """Write schemas/*.schema.json from the models."""
+    stale = write_schemas(into, write=not check)
+    for path in stale:
+        click.echo(f"{'stale' if check else 'written'}: {path}", file=sys.stderr if check else sys.stdout)
+    return ExitStatus.ERROR if check and stale else ExitStatus.OK

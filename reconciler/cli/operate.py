@@ -1,0 +1,137 @@
+"""`reconcile`, `agent`, `ca`: the processes that run a cluster."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import click
+
+from reconciler.documents.quantities import print_instant
+from reconciler.errors import ExitStatus
+from reconciler.runtime.settings import read_settings
+
+settings_option = click.option(
+    "--settings",
+    "settings_file",
+    type=click.Path(path_type=Path),
+    default=Path("reconciler.toml"),
+    envvar="GANGOPS_SETTINGS",
+    help="Local settings (default reconciler.toml).",
+)
+
+
+@click.command()
+@settings_option
+@click.option("--once", is_flag=True, help="One round, then end.")
+@click.option("--watch", type=click.Path(path_type=Path, exists=True), help="Wake when this local git folder changes.")
+@click.option("--json-log", is_flag=True, help="Events as JSON lines.")
+def reconcile(settings_file: Path, watch: Path | None, *, once: bool, json_log: bool) -> int:
+    """Run the loop: fetch, observe, decide, commit, and only then apply."""
+    from reconciler.runtime.service import agent_engine, reconciler_of, status_server
+
+    settings = read_settings(settings_file)
+    report = _json_event if json_log else _event
+    engine = agent_engine(settings)
+    reconciler = reconciler_of(settings, engine, report)
+    if once:
+        try:
+            done = reconciler.round()
+        finally:
+            engine.stop()
+        click.echo(f"generation {done.generation.summary.generation} {'committed' if done.committed else 'unchanged'}")
+        if done.held is not None:
+            raise done.held
+        return ExitStatus.OK
+    stop = threading.Event()
+
+    def end(_signal: int, _frame: object) -> None:
+        stop.set()
+        reconciler.wake()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    if watch is not None:
+        threading.Thread(target=_watch, args=(watch, reconciler.wake, stop), daemon=True).start()
+    status = status_server(settings, reconciler, engine) if settings.status else None
+    try:
+        if status is not None:
+            status.start()
+        reconciler.run(stop)
+    finally:
+        if status is not None:
+            status.stop()
+    return ExitStatus.OK
+
+
+def _watch(folder: Path, wake: Callable[[], None], stop: threading.Event) -> None:
+    from watchfiles import watch
+
+    for _ in watch(folder, stop_event=stop, recursive=True, debounce=200, step=50):
+        wake()
+
+
+def _event(name: str, fields: Mapping[str, object]) -> None:
+    told = "  ".join(f"{key} {value}" for key, value in fields.items() if value not in {"", None})
+    click.echo(f"{print_instant(time.time_ns() // 10**9 * 10**9)}  {name:<14} {told}", err=True)
+
+
+def _json_event(name: str, fields: Mapping[str, object]) -> None:
+    click.echo(json.dumps({"at": print_instant(time.time_ns()), "event": name, **fields}), err=True)
+
+
+@click.group()
+def agent() -> None:
+    """The node side: runs what signed state says, and nothing else."""
+
+
+@agent.command("run")
+@click.option("--conf", type=click.Path(path_type=Path, exists=True), required=True, help="agent.conf, owned by root.")
+def agent_run(conf: Path) -> int:
+    """Run the agent of this node (the same as `python -m reconciler.agent run`)."""
+    from reconciler.agent.__main__ import main
+
+    return main(["run", "--conf", str(conf)])
+
+
+@agent.command("zipapp")
+@click.argument("target", type=click.Path(path_type=Path))
+def agent_zipapp(target: Path) -> None:
+    """Write the agent as one file that needs Python 3.10 and nothing else."""
+    from reconciler.agent.zipapp import build_zipapp
+
+    build_zipapp(target)
+    click.echo(f"{target}  {target.stat().st_size // 1024} KiB")
+
+
+@click.group()
+def ca() -> None:
+    """Certificates: who may speak for a node."""
+
+
+@ca.command("init")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--cluster", required=True, help="Name of the cluster, for the certificate.")
+def ca_init(folder: Path, cluster: str) -> None:
+    """Make the node CA in FOLDER (private key mode 0600)."""
+    from reconciler.engines.certificates import make_ca
+    from reconciler.model.units import Instant
+
+    click.echo(make_ca(folder, cluster, Instant(time.time_ns())))
+
+
+@ca.command("issue")
+@click.argument("folder", type=click.Path(path_type=Path, exists=True))
+@click.argument("node")
+@click.option("--into", type=click.Path(path_type=Path), required=True, help="Folder for the three PEM files.")
+def ca_issue(folder: Path, node: str, into: Path) -> None:
+    """Issue the certificate of NODE with the CA in FOLDER."""
+    from reconciler.engines.certificates import issue_node
+    from reconciler.model.units import Instant, NodeName
+
+    made = issue_node(folder, NodeName(node), into, Instant(time.time_ns()))
+    click.echo(made.certificate)

@@ -1,0 +1,86 @@
+"""The group of all verbs, loaded lazily, and the options they share."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import click
+
+from reconciler import __version__
+
+VERBS = {
+    # author
+    "init": ("reconciler.cli.author:init", "Start a cluster repository, or its state branch (--state)."),
+    "validate": ("reconciler.cli.author:validate", "Report every problem in desired state, with its place."),
+    "fmt": ("reconciler.cli.author:fmt", "Format documents; comments stay."),
+    "schema": ("reconciler.cli.author:schema", "Write the JSON schemas that editors use."),
+    "test": ("reconciler.cli.test:test", "Scenario files as unit tests for a cluster's rules."),
+    # look
+    "plan": ("reconciler.cli.plan:plan", "What would be decided, before it is merged."),
+    "status": ("reconciler.cli.view:status", "The cluster, its queues and jobs, in a page."),
+    "get": ("reconciler.cli.view:get", "List jobs, nodes or queues."),
+    "describe": ("reconciler.cli.view:describe", "Everything known about one job or node."),
+    "explain": ("reconciler.cli.view:explain", "Why a job is where it is, and what blocks it."),
+    "inspect": ("reconciler.cli.inspect:inspect", "What a captured output says: nvidia-smi, numactl, Slurm and more."),
+    "logs": ("reconciler.cli.view:logs", "What a job's ranks printed."),
+    "wait": ("reconciler.cli.view:wait", "Wait until a job runs or is done."),
+    # the record
+    "history": ("reconciler.cli.record:history", "What was decided, when, and why."),
+    "replay": ("reconciler.cli.record:replay", "Recompute decisions from their commits, byte for byte."),
+    # hardware
+    "discover": ("reconciler.cli.discover:discover", "This machine's hardware, as documents ready to commit."),
+    "import": ("reconciler.cli.imports:import_group", "Other systems' files as documents of ours."),
+    "inventory": ("reconciler.cli.inventory:inventory", "Declared against observed: diff, adopt."),
+    # operate
+    "reconcile": ("reconciler.cli.operate:reconcile", "Run the loop: decide, commit, apply."),
+    "agent": ("reconciler.cli.operate:agent", "The node side: run an agent."),
+    "ca": ("reconciler.cli.operate:ca", "Certificates of nodes and servers."),
+    "demo": ("reconciler.cli.demo:demo", "A whole GPU cluster on this machine, in about a minute."),
+    "doctor": ("reconciler.cli.doctor:doctor", "What this machine has, and what is missing."),
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a verb's module when the verb is used, so that `--help` costs nothing."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  click's signature
+        if cmd_name not in VERBS:
+            return None
+        module, _, name = VERBS[cmd_name][0].partition(":")
+        found = getattr(importlib.import_module(module), name)
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  click's
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in VERBS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
+@click.version_option(__version__, prog_name="gangops")
+@click.option(
+    "-C",
+    "--repo",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    envvar="GANGOPS_REPO",
+    help="A clone of the cluster repository.",
+)
+@click.pass_context
+def root(ctx: click.Context, repo: Path) -> None:
+    """GitOps for GPU clusters: jobs and quotas are YAML in git; every decision is a signed commit."""
+    ctx.obj = repo
+
+
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "wide", "json", "yaml", "name"]),
+    default="table",
+    help="How to print; JSON and YAML are versioned, the table is not an API.",
+)
+fetch_option = click.option("--fetch/--no-fetch", default=True, help="Ask the remote first (default), or not.")

@@ -1,0 +1,48 @@
+"""Aligned columns, with two blanks between them; no lines, no colour, nothing lost on any terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+
+_INDENT = "    "
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None, right: str = "") -> str:
+    """Rows under a header. `right` names columns (by header) that are aligned to the right.
+
+    Where a terminal of `width` columns is too narrow, the last column of each row goes below it, indented and
+    wrapped: a reason cut in half is no reason. Cells are measured as a terminal shows them, so wide characters keep
+    the columns straight.
+    """
+    cells = [list(header), *[list(row) for row in rows]]
+    widths = [max(cell_len(row[i]) for row in cells) for i in range(len(header))]
+    numeric = {i for i, name in enumerate(header) if name in right.split()}
+    if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
+        return "\n".join(_aligned(row, widths, numeric) for row in cells)
+    lines = [_aligned(header[:-1], widths, numeric)]
+    for row in cells[1:]:
+        lines.append(_aligned(row[:-1], widths, numeric))
+        if row[-1] and row[-1] != "-":
+            lines += below(row[-1], width)
+    return "\n".join(lines)
+
+
+def below(text: str, width: int | None, indent: str = _INDENT) -> list[str]:
+    """The text as indented lines no wider than `width`, broken between words where that is possible."""
+    if width is None:
+        return [f"{indent}{text}"]
+    return textwrap.wrap(
+        text, max(width, len(indent) + 20), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int], numeric: set[int]) -> str:
+    return "  ".join(_cell(text, widths[i], i in numeric) for i, text in enumerate(row)).rstrip()
+
+
+def _cell(text: str, width: int, right: bool) -> str:
+    gap = " " * (width - cell_len(text))
+    return gap + text if right else text + gap

@@ -1,0 +1,232 @@
+"""What runs now, as people read it: status, lists, descriptions, reasons, history. Text only; values come in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from reconciler.documents.record import Summary
+from reconciler.model.allocation import JobRecord, Metrics, Placement
+from reconciler.model.desired import Desired
+from reconciler.model.inventory import Node
+from reconciler.model.job import Job
+from reconciler.model.lifecycle import JobState
+from reconciler.model.observed import NodeCondition, NodeObservation, Observed
+from reconciler.model.reasons import sentence
+from reconciler.model.units import Instant, JobKey, NodeName, QueueName
+from reconciler.render.names import gpu_hours, one_line, places, share, span, when
+from reconciler.render.story import use
+from reconciler.render.table import table
+
+_STATES = [
+    JobState.RUNNING,
+    JobState.STARTING,
+    JobState.STOPPING,
+    JobState.LOST,
+    JobState.REPAIRING,
+    JobState.PROMISED,
+    JobState.PENDING,
+    JobState.HELD,
+    JobState.FINISHED,
+]
+
+
+def headline(summary: Summary, metrics: Metrics, now: Instant) -> str:
+    """Two lines: which cluster and decision, how old; then what its GPUs do."""
+    lines = [
+        f"{summary.cluster_id}   generation {summary.generation}, decided {span(now - summary.decided_at)} ago",
+        f"{use(metrics)}   Phi {share(metrics.phi_ppm, 1_000_000)}",
+    ]
+    return "\n".join(lines)
+
+
+def queue_table(desired: Desired, jobs: Mapping[JobKey, JobRecord], width: int | None) -> str:
+    """A line a queue, children below their parents: GPUs held, promised, and jobs that wait."""
+    rows = []
+    for name, depth in _tree_order(desired):
+        queue = desired.quotas.queues[name]
+        below = {q for q in desired.quotas.queues if name in desired.quotas.path(q)}
+        mine = [r for r in jobs.values() if r.queue in below]
+        held = sum(r.gpus_held for r in mine)
+        promised = sum(len(r.promise.placement.ranks) for r in mine if r.promise)
+        waiting = sum(r.state in {JobState.PENDING, JobState.PROMISED} for r in mine)
+        guaranteed, ceiling = sum(queue.guaranteed.values()), sum(queue.ceiling.values())
+        rows.append(
+            [
+                "  " * depth + name,
+                str(guaranteed or "-"),
+                str(held),
+                str(promised or "-"),
+                str(waiting or "-"),
+                str(ceiling or "-"),
+            ]
+        )
+    header = ["QUEUE", "GUARANTEED", "HELD", "PROMISED", "WAITING", "CEILING"]
+    return table(header, rows, width=width, right="GUARANTEED HELD PROMISED WAITING CEILING")
+
+
+def _tree_order(desired: Desired) -> list[tuple[QueueName, int]]:
+    queues = desired.quotas.queues
+    rows: list[tuple[QueueName, int]] = []
+
+    def visit(parent: QueueName | None, depth: int) -> None:
+        for name in sorted(q for q in queues if queues[q].parent == parent):
+            rows.append((name, depth))
+            visit(name, depth + 1)
+
+    visit(None, 0)
+    return rows
+
+
+def job_table(
+    desired: Desired, jobs: Mapping[JobKey, JobRecord], now: Instant, width: int | None, *, wide: bool
+) -> str:
+    """A line a job, running ones first, with its reason at the end."""
+    ordered = sorted(jobs.values(), key=lambda r: (_STATES.index(r.state), r.job))
+    rows = [_job_row(record, desired.jobs.get(record.job), desired, now, wide=wide) for record in ordered]
+    header = ["JOB", "STATE", "GPUS", "CLASS", "WHERE", "SINCE", "WHY"]
+    if wide:
+        header[6:6] = ["ATTEMPT", "LEFT", "T_COMM"]
+    return table(header, rows, width=width, right="GPUS SINCE ATTEMPT LEFT T_COMM")
+
+
+def _job_row(record: JobRecord, job: Job | None, desired: Desired, now: Instant, *, wide: bool) -> list[str]:
+    placement = record.placement or (record.promise.placement if record.promise else None)
+    gpus = job.gpus if job else record.gpus_held
+    state = f"{record.state}" if record.outcome is None else str(record.outcome)
+    row = [
+        record.job,
+        state,
+        str(gpus or "-"),
+        str(job.priority_class) if job else "-",
+        places(placement, desired.inventory) if placement else "-",
+        span(now - record.since),
+        "-" if record.state is JobState.RUNNING else one_line(sentence(record.reason)),
+    ]
+    if wide:
+        left = "-"
+        if job and job.time_limit is not None and record.started is not None:
+            left = span(record.started + job.time_limit - now)
+        comm = span(placement.comm_time) if placement and placement.comm_time else "-"
+        row[6:6] = [str(record.attempt or "-"), left, comm]
+    return row
+
+
+def node_table(
+    desired: Desired, observed: Observed, held: Mapping[NodeName, Mapping[JobKey, int]], width: int | None
+) -> str:
+    """A line a node: its place, condition, one sign for each GPU (0 free, # held, x failed), and who holds it."""
+    rows = []
+    for node in desired.inventory.nodes:
+        seen = observed.nodes.get(node.name)
+        holders = held.get(node.name, {})
+        rows.append(
+            [
+                node.name,
+                "/".join(node.path),
+                condition(node.cordoned, seen),
+                gpu_signs(node, seen, holders),
+                " ".join(sorted(holders)) or "-",
+            ]
+        )
+    return table(["NODE", "PLACE", "CONDITION", "GPUS", "HELD BY"], rows, width=width)
+
+
+def condition(cordoned: str, seen: NodeObservation | None) -> str:
+    """The node's condition in one word; a cordon and a failed health check are said with it."""
+    if seen is None:
+        return "NeverSeen"
+    if seen.condition is not NodeCondition.READY:
+        return str(seen.condition)
+    return "Cordoned" if cordoned else "Unhealthy" if seen.unhealthy else "Ready"
+
+
+def gpu_signs(node: Node, seen: NodeObservation | None, holders: Mapping[JobKey, int]) -> str:
+    """One character a GPU: `#` held, `0` free, `x` out of use, `d` on a cordoned node, `f` used by a foreign process."""
+    busy = 0
+    for mask in holders.values():
+        busy |= mask
+    return "".join("#" if busy >> i & 1 else _sign(node, seen, i) for i in range(len(node.shape.gpus)))
+
+
+def _sign(node: Node, seen: NodeObservation | None, index: int) -> str:
+    """The sign of a GPU that nobody holds; first match wins."""
+    if seen is None or seen.condition is not NodeCondition.READY or seen.unhealthy:
+        return "x"
+    report = next((gpu for gpu in seen.gpus if gpu.index == index), None)
+    if node.failed >> index & 1 or report is None or not report.healthy:
+        return "x"
+    return "d" if node.cordoned else "f" if report.foreign else "0"
+
+
+def job_page(record: JobRecord, job: Job | None, desired: Desired, now: Instant, live: Sequence[str]) -> str:
+    """Everything known about one job, a label a line: what it is, where it is, what it asked for, what it cost."""
+    phase = f", phase {record.phase}" if record.phase else ""
+    rows = [
+        ("job", record.job),
+        ("state", f"{record.outcome or record.state}{phase}"),
+        ("why", one_line(sentence(record.reason))),
+        ("since", f"{when(record.since)}  ({span(now - record.since)})"),
+        ("submitted", f"{when(record.submitted)}  ({span(now - record.submitted)})"),
+        ("attempt", str(record.attempt or "none yet")),
+        *_where_rows(record, desired),
+        *_ask_rows(record, job, now),
+        *_cost_rows(record),
+        *[("live", one_line(text)) for text in live],
+    ]
+    return "\n".join(f"{label:<12}  {text}" for label, text in rows)
+
+
+def _where_rows(record: JobRecord, desired: Desired) -> list[tuple[str, str]]:
+    rows = []
+    if record.placement is not None:
+        rows.append(("where", places(record.placement, desired.inventory)))
+        rows.append(("inside one", f"{record.placement.level} ({record.placement.domain})"))
+        if record.placement.comm_time:
+            rows.append(("T_comm", _comm(record.placement)))
+    if record.promise is not None:
+        rows.append(("promised", places(record.promise.placement, desired.inventory)))
+        rows.append(("waits for", ", ".join(record.promise.waiting_for) or "-"))
+    return rows
+
+
+def _ask_rows(record: JobRecord, job: Job | None, now: Instant) -> list[tuple[str, str]]:
+    if job is None:
+        return [("asks", "its file is gone")]
+    rows = [("asks", f"{job.gpus} GPUs of {' or '.join(job.gpu_types) or 'any type'}, class {job.priority_class}")]
+    if job.dimensions:
+        rows.append(("groups", " x ".join(f"{d.name} {d.size}" for d in job.dimensions)))
+    for label, wanted in (("required", job.required), ("preferred", job.preferred)):
+        if wanted:
+            rows.append((label, ", ".join(f"{one.group} in one {one.level}" for one in wanted)))
+    if job.time_limit is not None:
+        left = f", {span(record.started + job.time_limit - now)} left" if record.started is not None else ""
+        rows.append(("time limit", f"{span(job.time_limit)}{left}"))
+    return rows
+
+
+def _cost_rows(record: JobRecord) -> list[tuple[str, str]]:
+    rows = []
+    if record.victims:
+        rows.append(("victims", ", ".join(record.victims)))
+    if record.preemptor:
+        rows.append(("gave way to", record.preemptor))
+    if record.lost_work:
+        rows.append(("price paid", gpu_hours(record.lost_work)))
+    return rows
+
+
+def _comm(placement: Placement) -> str:
+    return f"{span(placement.comm_time)} a step; no placement could be below {span(placement.comm_bound)}"
+
+
+def topology_table(placement: Placement, observed: Observed, width: int | None) -> str:
+    """A line a rank: node, GPU, NUMA node, NIC and rail as ordered, and what the node says of that GPU."""
+    rows = []
+    for place in placement.ranks:
+        seen = observed.nodes.get(place.node)
+        gpu = next((g for g in seen.gpus if g.index == place.gpu), None) if seen else None
+        real = "not seen" if gpu is None else gpu.uuid if gpu.healthy else f"failed: {one_line(gpu.reason)}"
+        rail = str(place.rail) if place.rail >= 0 else "-"
+        numa = str(place.numa) if place.numa >= 0 else "-"
+        rows.append([str(place.rank), place.node, str(place.gpu), numa, place.nic or "-", rail, real])
+    return table(["RANK", "NODE", "GPU", "NUMA", "NIC", "RAIL", "SEEN"], rows, width=width, right="RANK GPU NUMA RAIL")

@@ -1,0 +1,72 @@
+"""A person's clone of the cluster repository: where its branches are, and the newest generation in it.
+
+Reads objects only. Nothing is checked out, no hook or filter of the clone runs, and its working tree is not looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from reconciler.errors import GangOpsError, NotFound, StoreError
+from reconciler.runtime.generation import Generation, read_generation
+from reconciler.store.objects import find_commit
+from reconciler.store.runner import Git
+
+_PROTOCOLS = frozenset({"https", "ssh", "file"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clone:
+    """`git` reads in it; `desired` and `state` are branch names."""
+
+    git: Git
+    folder: Path
+    desired: str = "main"
+    state: str = "allocations"
+
+    def refresh(self) -> str:
+        """Fetch both branches from origin; "" when done, else why what is shown may be old."""
+        url = self.git.run("config", "--get", "remote.origin.url", accept=(0, 1)).stdout.decode().strip()
+        if not url:
+            return ""
+        specs = [f"+refs/heads/{name}:refs/remotes/origin/{name}" for name in (self.desired, self.state)]
+        try:
+            self.git.run(
+                "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "origin", *specs,
+                network=True,
+            )  # fmt: skip
+        except GangOpsError as err:
+            return f"could not fetch ({err.code}); showing what this clone has. `git fetch` tells more."
+        return ""
+
+    def state_tip(self) -> str:
+        """The newest state commit here. Raises NotFound (StateMissing)."""
+        for ref in (f"refs/remotes/origin/{self.state}", f"refs/heads/{self.state}"):
+            found = find_commit(self.git, ref)
+            if found is not None:
+                return found
+        raise NotFound(
+            f"this clone has no branch {self.state}",
+            code="StateMissing",
+            remedy="fetch it, or make it once with `gangops init --state`",
+        )
+
+    def generation(self) -> Generation:
+        """The newest generation here. Raises NotFound (StateMissing), StoreError (BadRecord)."""
+        return read_generation(self.git, self.state_tip())
+
+
+def open_clone(folder: Path) -> Clone:
+    """Raises NotFound (NotAClone) when no git repository is there."""
+    bare = (folder / "HEAD").is_file() and (folder / "objects").is_dir()
+    git = Git(folder=folder.resolve(), bare=bare, protocols=_PROTOCOLS)
+    try:
+        git.run("rev-parse", "--git-dir")
+    except StoreError as err:
+        raise NotFound(
+            f"{folder} is not inside a git clone",
+            code="NotAClone",
+            remedy="run this in a clone of the cluster repository, or name one with -C",
+        ) from err
+    return Clone(git=git, folder=folder)

@@ -1,0 +1,339 @@
+"""The stage of the demo: its folders, its processes, and how all of them end.
+
+Every process is a child of the demo, or becomes one when its parent dies (the demo is a subreaper), so that nothing
+is left behind however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Self
+
+from reconciler.agent.zipapp import build_zipapp
+from reconciler.engines.certificates import issue_node, make_ca
+from reconciler.errors import GangOpsError, NotFound
+from reconciler.model.units import NodeName
+from reconciler.runtime.clock import SystemClock
+from reconciler.runtime.clone import Clone, open_clone
+from reconciler.runtime.demo.files import GPU_TYPE, cluster_files, node_names
+from reconciler.runtime.generation import Generation
+from reconciler.runtime.service import begin_record
+from reconciler.runtime.settings import Remote, Settings, settings_text
+from reconciler.store.signatures import allowed_signers_line, make_key
+
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, linux/prctl.h
+PRINCIPAL = "reconciler@demo"
+_IDENTITY = {"NAME": "Ada", "EMAIL": "ada@example.org"}
+
+
+class Stage:
+    """Folders and processes of one demo. Use as a context manager: leaving it ends every process."""
+
+    def __init__(self, folder: Path, *, racks: int = 4) -> None:
+        self.folder = folder
+        self.racks = racks
+        self.nodes = node_names(racks)
+        self.remote = folder / "remote.git"
+        self.people = folder / "clone"
+        self.logs = folder / "logs"
+        self.checkpoints = folder / "ckpt"
+        self.settings_file = folder / "reconciler" / "reconciler.toml"
+        self.status = f"127.0.0.1:{free_port()}"
+        self._agents: dict[str, subprocess.Popen[bytes]] = {}
+        self._reconciler: subprocess.Popen[bytes] | None = None
+        self._ending = threading.Event()
+
+    def __enter__(self) -> Self:
+        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+        threading.Thread(target=self._reap, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        end_descendants()
+        ctypes.CDLL(None).prctl(_SUBREAPER, 0, 0, 0, 0)
+
+    # -- setting up
+
+    def build(self) -> None:
+        """Remote, people's clone, keys, certificates, settings and agent configurations."""
+        self._make_remote()
+        reconciler = self.folder / "reconciler"
+        clock = SystemClock()
+        make_ca(reconciler / "ca", "demo", clock.now())
+        signer = make_key(reconciler / "signing.key", PRINCIPAL)
+        signers = allowed_signers_line(PRINCIPAL, signer.public_key())
+        (self.folder / "allowed_signers").write_text(signers)
+        listen = f"127.0.0.1:{free_port()}"
+        settings = Settings(
+            cluster_id="demo",
+            desired=Remote(url=str(self.remote), branch="main"),
+            state=Remote(url=str(self.remote), branch="allocations"),
+            folder=reconciler / "state",
+            signing_key=signer.key,
+            identity=f"gangops <{PRINCIPAL}>",
+            listen=listen,
+            ca=reconciler / "ca",
+            server_names=("127.0.0.1",),
+            status=self.status,
+        )
+        self.settings_file.write_text(settings_text(settings))
+        begin_record(settings)
+        build_zipapp(self.folder / "agent.pyz")
+        for number, node in enumerate(self.nodes, 1):
+            self._configure(node, number, listen, clock)
+
+    def _make_remote(self) -> None:
+        self.remote.mkdir(parents=True)
+        self.git("init", "--quiet", "--bare", "--initial-branch=main", str(self.remote), at=self.folder)
+        self.git("clone", "--quiet", str(self.remote), str(self.people), at=self.folder)
+        for path, text in cluster_files(self.racks).items():
+            self.write(path, text)
+        self.commit("A cluster of four racks, two queues", branch="main")
+
+    def _configure(self, node: str, number: int, listen: str, clock: SystemClock) -> None:
+        home = self.folder / "nodes" / node
+        issue_node(self.folder / "reconciler" / "ca", NodeName(node), home, clock.now())
+        lines = [
+            "[agent]",
+            f"node = {node}",
+            "cluster = demo",
+            f"servers = https://{listen}",
+            f"address = 127.0.1.{number}",
+            "stateDir = state",
+            "runAs = self",
+            "[tls]",
+            "ca = ca.crt",
+            f"cert = {node}.crt",
+            f"key = {node}.key",
+            "[trust]",
+            f"allowedSigners = {self.folder / 'allowed_signers'}",
+            f"principal = {PRINCIPAL}",
+            "[logs]",
+            f"dir = {self.logs}",
+            "[simulate]",
+            "gpus = 8",
+            f"type = {GPU_TYPE}",
+        ]
+        (home / "agent.conf").write_text("\n".join(lines) + "\n")
+        (home / "agent.conf").chmod(0o600)
+
+    # -- processes
+
+    def start_reconciler(self, **environment: str) -> None:
+        """`environment` is added to our own, for tests that make it die at a certain line."""
+        command = [sys.executable, "-m", "reconciler.cli", "reconcile", "--settings", str(self.settings_file)]
+        with (self.folder / "reconciler.log").open("ab") as log:
+            self._reconciler = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **environment}
+            )
+
+    def reconciler_ended(self, seconds: float) -> int:
+        """The exit status of the reconciler, once it ends by itself. Raises TimeoutExpired."""
+        assert self._reconciler is not None
+        status = self._reconciler.wait(timeout=seconds)
+        self._reconciler = None
+        return status
+
+    def kill_reconciler(self) -> None:
+        assert self._reconciler is not None
+        self._reconciler.kill()
+        self.reconciler_ended(10)
+
+    def kill_agent(self, node: str) -> None:
+        """The agent alone, as by kill -9; its shims and ranks go on."""
+        agent = self._agents.pop(node)
+        agent.kill()
+        agent.wait()
+
+    def ranks_on(self, node: str) -> list[int]:
+        """Process ids of the training processes on a node: those below its shims."""
+        home, script = str(self.folder / "nodes" / node), str(self.folder / "train.py")
+        shims = [pid for pid in descendants(os.getpid()) if home in command_line(pid)]
+        return sorted({pid for shim in shims for pid in descendants(shim) if script in command_line(pid)})
+
+    def start_agents(self) -> None:
+        for node in self.nodes:
+            self.start_agent(node)
+
+    def start_agent(self, node: str) -> None:
+        home = self.folder / "nodes" / node
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(self.folder / "agent.pyz"),
+            "run",
+            "--conf",
+            str(home / "agent.conf"),
+        ]
+        with (home / "agent.log").open("ab") as log:
+            self._agents[node] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def fail_node(self, node: str) -> int:
+        """Everything on a node dies at once, as when its power goes: how many processes that were."""
+        home = str(self.folder / "nodes" / node)
+        agent = self._agents.pop(node)
+        doomed = {agent.pid, *(pid for pid in descendants(os.getpid()) if home in command_line(pid))}
+        for pid in sorted(doomed):
+            doomed.update(descendants(pid))
+        for pid in doomed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        agent.wait()
+        return len(doomed)
+
+    def count_processes(self) -> int:
+        return len(descendants(os.getpid()))
+
+    def _reap(self) -> None:
+        """Collect orphans that became ours, so that none stays a zombie; our own children are left to Popen."""
+        while not self._ending.wait(0.05):
+            own = {p.pid for p in [*self._agents.values(), *([self._reconciler] if self._reconciler else [])]}
+            for pid in children(os.getpid()):
+                if pid not in own and is_zombie(pid) and "python" in program_name(pid):
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(pid, os.WNOHANG)
+
+    # -- people
+
+    def git(self, *arguments: str, at: Path | None = None) -> str:
+        """One git command of a person, isolated from this machine's own git configuration."""
+        environment = {
+            "PATH": os.environ.get("PATH", ""),
+            "HOME": str(self.folder),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            **{f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in _IDENTITY.items()},
+        }
+        done = subprocess.run(
+            ["git", *arguments], cwd=at or self.people, env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise GangOpsError(f"git {' '.join(arguments)}: {done.stderr.strip()}", code="DemoFailed")
+        return done.stdout
+
+    def write(self, path: str, text: str) -> None:
+        file = self.people / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def commit(self, subject: str, *, branch: str) -> None:
+        """Commit all changes; on `main` push them, else leave them on a branch of that name."""
+        if branch != "main":
+            self.git("checkout", "--quiet", "-B", branch)
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "-m", subject)
+        if branch == "main":
+            self.git("push", "--quiet", "origin", "HEAD:main")
+
+    def merge(self, branch: str, subject: str) -> None:
+        """What a forge does when a pull request is merged."""
+        self.git("checkout", "--quiet", "main")
+        self.git("merge", "--quiet", "--no-ff", "-m", subject, branch)
+        self.git("push", "--quiet", "origin", "main")
+
+    # -- watching
+
+    @property
+    def clone(self) -> Clone:
+        return open_clone(self.remote)
+
+    def until(self, what: str, seconds: float, holds: Callable[[Generation], bool]) -> Generation:
+        """The first generation for which `holds`. Raises NotFound (TimedOut) with the end of the reconciler's log."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._check_alive()
+            generation = self.clone.generation()
+            if holds(generation):
+                return generation
+            time.sleep(0.2)
+        tail = "\n".join((self.folder / "reconciler.log").read_text("utf-8", "replace").splitlines()[-15:])
+        raise NotFound(
+            f"{what}: not within {seconds:.0f} s\n{tail}", code="TimedOut", remedy=f"look into {self.folder}"
+        )
+
+    def _check_alive(self) -> None:
+        if self._reconciler is not None and self._reconciler.poll() is not None:
+            tail = "\n".join((self.folder / "reconciler.log").read_text("utf-8", "replace").splitlines()[-15:])
+            raise GangOpsError(f"the reconciler ended\n{tail}", code="DemoFailed")
+
+
+def free_port() -> int:
+    """A TCP port on loopback that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def descendants(root: int) -> list[int]:
+    """Process ids below one, nearest first."""
+    parents = _parents()
+    found = [root]
+    for pid in found:
+        found += sorted(child for child, parent in parents.items() if parent == pid)
+    return found[1:]
+
+
+def children(root: int) -> list[int]:
+    """Process ids directly below one."""
+    return sorted(child for child, parent in _parents().items() if parent == root)
+
+
+def _parents() -> dict[int, int]:
+    return {pid: int(stat[1]) for pid, stat in _stats()}
+
+
+def _stats() -> Iterator[tuple[int, list[str]]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                yield int(entry.name), (entry / "stat").read_text().rpartition(")")[2].split()
+
+
+def is_zombie(pid: int) -> bool:
+    """It ended and waits for its parent; one that is gone altogether is none."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return False
+
+
+def program_name(pid: int) -> str:
+    """The kernel's short name of a process, "" when it is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+def command_line(pid: int) -> str:
+    """Its arguments joined by blanks, "" when it is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+    return ""
+
+
+def end_descendants() -> None:
+    """Ask every process below us to end, then make it; until none is left."""
+    for wanted, seconds in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            alive = [pid for pid in descendants(os.getpid()) if not is_zombie(pid)]
+            if not alive:
+                break
+            for pid in alive:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, wanted)
+            time.sleep(0.1)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass

@@ -1,0 +1,259 @@
+"""One generation of the record as values, read from its commit, and the next one computed from its inputs.
+
+`next_generation` is what the loop commits, what the preview shows and what the replay recomputes: one pure function,
+so the three can never disagree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from reconciler import __version__
+from reconciler.documents.orders import Orders, orders_files, orders_of, read_orders
+from reconciler.documents.record import (
+    FROZEN,
+    NODES,
+    OBSERVED_JOBS,
+    OBSERVED_NODES,
+    SUMMARY,
+    Changes,
+    Files,
+    Summary,
+    changed_jobs,
+    differing,
+    observed_files,
+    read_allocation,
+    read_observed,
+    read_summary,
+    summary_bytes,
+)
+from reconciler.errors import BrokenInvariant, StoreError
+from reconciler.model.allocation import Allocation, empty_allocation
+from reconciler.model.decision import DECISION_VERSION, Decision
+from reconciler.model.desired import Desired
+from reconciler.model.observed import Observed
+from reconciler.model.units import CommitId, Instant, NodeName
+from reconciler.planner.decide import decide
+from reconciler.planner.verify import violations
+from reconciler.store.runner import Git
+from reconciler.store.trees import read_tree
+
+STATE_PATHS = ("allocation", "finished", "frozen", "observed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """A committed generation. `nodes` holds the bytes of each node's orders file, `frozen` last valid documents."""
+
+    commit: CommitId
+    summary: Summary
+    allocation: Allocation
+    observed: Observed
+    observed_files: Files
+    orders: Orders
+    node_files: Files
+    frozen: Mapping[str, bytes]
+
+    @property
+    def node_orders(self) -> dict[NodeName, bytes]:
+        """The bytes of each node's orders file, by node."""
+        return {NodeName(path.rpartition("/")[2].removesuffix(".json")): at for path, at in self.node_files.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """All that a decision reads. `read` are the paths and blob ids of the desired tree; `frozen` the last valid
+    bytes of each file that is invalid now."""
+
+    desired: Desired
+    read: tuple[tuple[str, str], ...]
+    frozen: Mapping[str, bytes]
+    observed: Observed
+    previous: Generation
+    now: Instant
+    trigger: str
+    package_version: str = __version__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextGeneration:
+    """A decision, what it changes in the state tree, and everything the tree then holds.
+
+    `observed_moved` when the observation differs from the last recorded one.
+    """
+
+    decision: Decision
+    allocation: Allocation
+    summary: Summary
+    changes: Changes
+    observed_moved: bool
+    inputs: Inputs
+    observed_files: Files
+    orders: Orders
+    node_files: Files
+
+    def committed_as(self, commit: str) -> Generation:
+        """This generation, once its commit is known; equal to reading that commit back."""
+        return Generation(
+            commit=CommitId(commit),
+            summary=self.summary,
+            allocation=self.allocation,
+            observed=self.inputs.observed,
+            observed_files=self.observed_files,
+            orders=self.orders,
+            node_files=self.node_files,
+            frozen=self.inputs.frozen,
+        )
+
+
+def state_files(git: Git, commit: str) -> dict[str, bytes]:
+    """All that a state commit's tree holds beside `desired/`, by path. Raises StoreError (BadRecord)."""
+    contents = read_tree(git, commit, STATE_PATHS, optional=STATE_PATHS)
+    if contents.diagnostics:
+        raise StoreError(f"{contents.diagnostics[0].place.file} in the state branch is no plain file", code="BadRecord")
+    return {entry.path: contents.blobs[entry.oid] for entry in contents.entries}
+
+
+def read_generation(git: Git, commit: str) -> Generation:
+    """The generation a state commit holds. Raises StoreError (PathNotFound, BadRecord)."""
+    return generation_of(commit, state_files(git, commit))
+
+
+def generation_of(commit: str, files: Files) -> Generation:
+    """The generation whose state tree holds these files. Raises StoreError (PathNotFound, BadRecord)."""
+    seen = {p: c for p, c in files.items() if p.startswith((OBSERVED_NODES, OBSERVED_JOBS))}
+    nodes = {p: c for p, c in files.items() if p.startswith(NODES)}
+    summary = read_summary(files)
+    return Generation(
+        commit=CommitId(commit),
+        summary=summary,
+        allocation=read_allocation(files, summary),
+        observed=read_observed(files),
+        observed_files=seen,
+        orders={NodeName(o.node): o for o in (read_orders(content) for content in nodes.values())},
+        node_files=nodes,
+        frozen={p.removeprefix(FROZEN): c for p, c in files.items() if p.startswith(FROZEN)},
+    )
+
+
+def next_generation(inputs: Inputs) -> NextGeneration:
+    """Decide, judge, and say what the next state commit changes.
+
+    Raises BrokenInvariant when the independent judge refuses the decision: nothing of it may be committed.
+    """
+    # 1. Decide, and have it judged by code that did not make it.
+    previous = inputs.previous.allocation
+    decision = decide(inputs.desired, inputs.observed, previous, inputs.now)
+    found = violations(inputs.desired, inputs.observed, previous, decision.allocation)
+    inventory = inputs.desired.inventory
+    all_seen = observed_files(inputs.observed, inventory, inputs.previous.observed, inputs.previous.observed_files)
+    digest = inputs_digest(inputs, all_seen)
+    if found:
+        told = "; ".join(str(violation) for violation in found)
+        raise BrokenInvariant(f"a decision was refused by its judge: {told} (inputs {digest})")
+    # 2. Derive each node's orders, and everything that differs in the tree. A generation that changes nothing is
+    #    committed only to record what was observed.
+    allocation = decision.allocation
+    if not decision.changed:
+        allocation = replace(
+            allocation,
+            generation=previous.generation + 1,
+            decided_at=_not_before(inputs),
+            desired_commit=inputs.desired.commit,
+        )
+    orders = orders_of(allocation, inputs.desired, inputs.observed, inputs.previous.orders)
+    node_files = orders_files(orders, inventory, inputs.previous.orders, inputs.previous.node_files)
+    seen = differing(inputs.previous.observed_files, all_seen)
+    changes = changed_jobs(previous, allocation)
+    changes.update(differing(inputs.previous.node_files, node_files))
+    changes.update(seen)
+    changes.update({f"{FROZEN}{p}": c for p, c in differing(inputs.previous.frozen, inputs.frozen).items()})
+    # 3. Bind it all with two digests: of what was read, and of what came out.
+    summary = Summary(
+        generation=allocation.generation,
+        epoch=allocation.epoch,
+        cluster_id=allocation.cluster_id,
+        decision_id=_decision_id(digest, changes),
+        decided_at=allocation.decided_at,
+        decision_version=DECISION_VERSION,
+        package_version=inputs.package_version,
+        desired_commit=allocation.desired_commit,
+        inputs_digest=digest,
+        previous_commit=inputs.previous.commit,
+        trigger=inputs.trigger,
+        metrics=allocation.metrics,
+    )
+    changes[SUMMARY] = summary_bytes(summary)
+    return NextGeneration(
+        decision=decision,
+        allocation=allocation,
+        summary=summary,
+        changes=changes,
+        observed_moved=bool(seen),
+        inputs=inputs,
+        observed_files=all_seen,
+        orders=orders,
+        node_files=node_files,
+    )
+
+
+def first_generation(cluster_id: str, epoch: int, desired: str, now: Instant) -> tuple[Summary, dict[str, bytes]]:
+    """Generation 0 of a new record: nothing held, nothing known. The files of its tree."""
+    allocation = empty_allocation(cluster_id, epoch, now, CommitId(desired))
+    summary = Summary(
+        generation=0,
+        epoch=epoch,
+        cluster_id=cluster_id,
+        decision_id="0" * 32,
+        decided_at=now,
+        decision_version=DECISION_VERSION,
+        package_version=__version__,
+        desired_commit=CommitId(desired),
+        inputs_digest="0" * 64,
+        previous_commit="",
+        trigger="init",
+        metrics=allocation.metrics,
+    )
+    return summary, {SUMMARY: summary_bytes(summary)}
+
+
+def inputs_digest(inputs: Inputs, seen: Files) -> str:
+    """sha256 over the blob ids of the paths read, the observation, the previous commit, the time and the version.
+
+    `seen` are the observation's files.
+    """
+    lines = [f"desired {path} {oid}" for path, oid in sorted(inputs.read)]
+    lines += [f"frozen {path} {_blob_id(content)}" for path, content in sorted(inputs.frozen.items())]
+    lines += [f"observed {path} {_blob_id(content)}" for path, content in sorted(seen.items())]
+    lines += [f"previous {inputs.previous.commit}", f"now {_not_before(inputs)}", f"version {DECISION_VERSION}"]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _not_before(inputs: Inputs) -> Instant:
+    """Recorded time never goes back, whatever the clock does."""
+    return max(inputs.now, inputs.previous.allocation.decided_at)
+
+
+def _decision_id(digest: str, changes: Changes) -> str:
+    out = hashlib.sha256(digest.encode())
+    for path, content in sorted(changes.items()):
+        out.update(f"\n{path} {'-' if content is None else _blob_id(content)}".encode())
+    return out.hexdigest()[:32]
+
+
+def _blob_id(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def trailers(summary: Summary) -> dict[str, str]:
+    """What the commit message repeats of the summary, each exactly once."""
+    return {
+        "Generation": str(summary.generation),
+        "Epoch": str(summary.epoch),
+        "Cluster-Id": summary.cluster_id,
+        "Decision-Id": summary.decision_id,
+        "Desired-Commit": summary.desired_commit,
+        "Inputs-Digest": summary.inputs_digest,
+    }

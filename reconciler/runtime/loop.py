@@ -1,0 +1,343 @@
+"""The reconciler: each round compares what is desired with what is seen, decides, commits, and only then acts.
+
+Nothing is remembered between rounds but caches: a round starts from the state branch, so a crash at any line resumes
+by itself. A push that lost the race discards the decision and decides again; it is never rebased.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from reconciler.errors import Fenced, GangOpsError, StoreError, Unreachable
+from reconciler.model.decision import Action
+from reconciler.model.desired import Desired
+from reconciler.model.observed import NodeObservation, Observed
+from reconciler.model.units import SECOND, GpuSeconds, Instant, Nanoseconds, NodeName
+from reconciler.ports import Clock, Committed, Engine
+from reconciler.render.story import body, subject
+from reconciler.runtime.generation import Generation, Inputs, NextGeneration, next_generation, read_generation, trailers
+from reconciler.runtime.proofs import Proofs
+from reconciler.runtime.reading import DesiredReader, ReadDesired
+from reconciler.runtime.status_server import LoopMetrics
+from reconciler.runtime.wanted import Wanted, wanted
+from reconciler.store.mirror import Fetched, Mirror
+from reconciler.store.publish import PublishedMark, PushResult, check_continues, publish
+from reconciler.store.statecommit import Message, Writer, build_on
+
+_RACES = 8
+"""Lost pushes in a row before a round gives up and waits for the next one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """What the reconciler says of itself. `stalled` needs a person; `since` is when this reason began."""
+
+    ready: bool
+    stalled: bool = False
+    reason: str = "Applied"
+    message: str = ""
+    since: Instant = Instant(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One round's result: the generation that holds now, and whether this round committed it.
+
+    `held` says why the newest desired commit was not acted on, and the last one decided on was instead.
+    """
+
+    generation: Generation
+    desired: ReadDesired
+    committed: NextGeneration | None
+    held: GangOpsError | None = None
+
+
+class Reconciler:
+    """Runs rounds against one state branch. `report` is called with an event name and its fields, for the log."""
+
+    def __init__(
+        self,
+        *,
+        mirror: Mirror,
+        mark: PublishedMark,
+        writer: Writer,
+        reader: DesiredReader,
+        engine: Engine,
+        clock: Clock,
+        cluster_id: str,
+        report: Callable[[str, Mapping[str, object]], None],
+    ) -> None:
+        self._mirror = mirror
+        self._mark = mark
+        self._writer = writer
+        self._reader = reader
+        self._engine = engine
+        self._clock = clock
+        self._cluster_id = cluster_id
+        self._report = report
+        self._current: Generation | None = None
+        self._engine_started = False
+        self._fetched: Fetched | None = None
+        self._away: StoreError | None = None
+        self._fetch_again_at = Nanoseconds(0)
+        self._woken = False
+        self.metrics = LoopMetrics()
+        self.condition = Condition(ready=False, reason="Starting", since=clock.now())
+        self.last: Round | None = None
+
+    # -- one round
+
+    def round(self) -> Round:
+        """One pass: fetch, read, observe, decide, commit, apply. Returns after at most one committed generation.
+
+        Raises GangOpsError when nothing could be decided or committed; nothing was applied then.
+        """
+        started = self._clock.monotonic()
+        try:
+            result = self._round()
+        except GangOpsError as err:
+            self.metrics.round_ended("failed", Nanoseconds(self._clock.monotonic() - started))
+            self._failed(err)
+            raise
+        took = Nanoseconds(self._clock.monotonic() - started)
+        self.metrics.round_ended("committed" if result.committed else "unchanged", took)
+        self.last = result
+        return result
+
+    def _round(self) -> Round:
+        for _ in range(_RACES):
+            # 1. What do the branches say now? Someone else's generation is taken over, never built around.
+            fetched = self._fetch()
+            current = self._continue_from(fetched)
+            # 2. What is desired, and may this change be acted on?
+            want = wanted(self._mirror.git, self._reader, fetched.desired or None, self._away, current)
+            # 3. What is seen? The engine starts from the committed observation.
+            self._start_engine(want.desired, current)
+            now = Instant(max(self._clock.now(), current.allocation.decided_at))
+            observed = self._engine.observe(want.desired, now)
+            # 4. Decide; the judge inside refuses what must never be committed.
+            inputs = Inputs(
+                desired=want.desired,
+                read=want.read.read,
+                frozen=want.read.frozen,
+                observed=observed,
+                previous=current,
+                now=now,
+                trigger=_trigger(current, want.desired),
+            )
+            following = next_generation(inputs)
+            if not self._worth_a_commit(following, current, want.desired, now):
+                self._settled(want)
+                return Round(generation=current, desired=want.read, committed=None, held=want.held)
+            # 5. Commit and publish; only a push that won is acted on.
+            commit = self._commit(following, current, want.desired.commit)
+            outcome = publish(self._mirror, commit, expected=current.commit)
+            self.metrics.pushed(outcome.result.value)
+            if outcome.result is PushResult.LOST_RACE:
+                self._report("lost-race", {"generation": following.summary.generation})
+                self._fetch_again_at = Nanoseconds(0)
+                time.sleep(random.uniform(0.01, 0.1))  # noqa: S311  jitter between two writers, not a secret
+                continue
+            outcome.raise_for_result()
+            self._mark.write(commit)
+            self._fetched = replace(fetched, state=commit, rewritten=None)
+            # 6. Apply.
+            self._current = following.committed_as(commit)
+            self._apply(self._current)
+            self._published(following, commit)
+            self._settled(want)
+            return Round(generation=self._current, desired=want.read, committed=following, held=want.held)
+        raise Fenced(f"lost the push {_RACES} times in a row", remedy="Is another reconciler writing this branch?")
+
+    # -- steps of a round, in order
+
+    def _fetch(self) -> Fetched:
+        """The tips, asked again when the poll interval is over or somebody woke us for it.
+
+        While the desired branch is away and the record is not, `desired` is "" and `_away` says why.
+        """
+        now = self._clock.monotonic()
+        if self._fetched is None or now >= self._fetch_again_at:
+            self._away = None
+            try:
+                self._fetched = self._mirror.fetch()
+            except StoreError as err:
+                if not isinstance(err, Unreachable) and err.code != "SourceMissing":
+                    raise
+                self._away = err
+                self._fetched = Fetched(desired="", state=self._mirror.fetch_state(), rewritten=None, requests={})
+            desired = self.last.desired.desired if self.last else None
+            self._fetch_again_at = Nanoseconds(now + (desired.repository.poll_interval if desired else 0))
+            if self._fetched.rewritten is not None:
+                change = self._fetched.rewritten
+                self._report("desired-rewritten", {"old": change.old[:12], "new": change.new[:12]})
+        return self._fetched
+
+    def _continue_from(self, fetched: Fetched) -> Generation:
+        if self._current is not None and fetched.state == self._current.commit:
+            return self._current
+        check_continues(self._mirror, self._mark, fetched.state)
+        assert fetched.state is not None
+        current = read_generation(self._mirror.git, fetched.state)
+        if current.summary.cluster_id != self._cluster_id:
+            raise StoreError(
+                f"the state branch belongs to cluster {current.summary.cluster_id}, these settings to {self._cluster_id}",
+                code="NotOurCluster",
+                remedy="Correct clusterId in reconciler.toml, or point it at the right repository.",
+            )
+        self._mark.write(fetched.state)
+        self._current = current
+        self._report("continue", {"generation": current.summary.generation, "commit": fetched.state[:12]})
+        if self._engine_started:
+            self._apply(current)
+        return current
+
+    def _start_engine(self, desired: Desired, current: Generation) -> None:
+        if self._engine_started:
+            return
+        self._engine.start(desired, current.observed)
+        self._engine_started = True
+        self._apply(current)
+
+    def _worth_a_commit(self, following: NextGeneration, current: Generation, desired: Desired, now: Instant) -> bool:
+        """A decision that changes something, at once. Nodes that came, went or changed, once a cycle; receipts and
+        checkpoint times alone, once `observed.coalesce`."""
+        if following.decision.changed:
+            return True
+        if not following.observed_moved:
+            return False
+        waited = now - current.allocation.decided_at
+        nodes_moved = _apart_from_receipts(following.inputs.observed) != _apart_from_receipts(current.observed)
+        rules = desired.repository
+        return waited >= (rules.cycle_interval if nodes_moved else rules.observed_coalesce)
+
+    def _commit(self, following: NextGeneration, current: Generation, desired: str) -> str:
+        message = Message(
+            subject=subject(following.decision, following.summary.trigger),
+            body=body(following.decision, current.allocation, following.inputs.desired.inventory),
+            trailers=trailers(following.summary),
+        )
+        return build_on(
+            self._mirror.git,
+            following.changes,
+            parent=current.commit,
+            desired=desired,
+            message=message,
+            at=following.summary.decided_at,
+            writer=self._writer,
+        )
+
+    def _apply(self, generation: Generation) -> None:
+        proofs = Proofs(self._mirror.git, generation)
+        self._engine.apply(
+            Committed(
+                commit=generation.commit,
+                generation=generation.summary.generation,
+                epoch=generation.summary.epoch,
+                orders=generation.node_orders,
+                proof_of=proofs,
+            )
+        )
+
+    # -- telling
+
+    def _published(self, following: NextGeneration, commit: str) -> None:
+        evicted = [c.job for c in following.decision.changes if c.action is Action.PREEMPT]
+        before = following.inputs.previous.allocation.jobs
+        lost = sum(following.allocation.jobs[job].lost_work - before[job].lost_work for job in evicted)
+        self.metrics.preempted(len(evicted), GpuSeconds(lost))
+        self._report(
+            "published",
+            {
+                "generation": following.summary.generation,
+                "commit": commit[:12],
+                "changes": subject(following.decision, ""),
+            },
+        )
+
+    def _settled(self, want: Wanted) -> None:
+        if want.held is not None:
+            self._become(_condition_of(want.held))
+            return
+        invalid = sum(d.is_error for d in want.read.diagnostics)
+        reason = "InvalidDocuments" if invalid else "Applied"
+        message = f"{invalid} problems in the desired tree; `gangops validate` names them" if invalid else ""
+        self._become(Condition(ready=True, reason=reason, message=message))
+
+    def _failed(self, err: GangOpsError) -> None:
+        self._become(_condition_of(err))
+        self._fetch_again_at = Nanoseconds(0)
+
+    def _become(self, condition: Condition) -> None:
+        before = self.condition
+        same = (before.ready, before.stalled, before.reason) == (condition.ready, condition.stalled, condition.reason)
+        since = before.since if same else self._clock.now()
+        self.condition = Condition(
+            ready=condition.ready,
+            stalled=condition.stalled,
+            reason=condition.reason,
+            message=condition.message,
+            since=since,
+        )
+        if not same:
+            level = {
+                "reason": condition.reason,
+                "message": condition.message.splitlines()[0] if condition.message else "",
+            }
+            self._report("ready" if condition.ready else "stalled" if condition.stalled else "degraded", level)
+
+    # -- for ever
+
+    def run(self, stop: threading.Event) -> None:
+        """Rounds until `stop`: reports and pushes wake it, `cycleInterval` is only the longest wait."""
+        failures = 0
+        try:
+            while not stop.is_set():
+                try:
+                    self.round()
+                    failures = 0
+                except GangOpsError:
+                    failures += 1
+                self._pause(failures, stop)
+        finally:
+            self._engine.stop()
+
+    def _pause(self, failures: int, stop: threading.Event) -> None:
+        """Until something was reported; after a failure for 2, 4, ... 60 s whatever is reported, unless woken."""
+        desired = self.last.desired.desired if self.last else None
+        span = desired.repository.cycle_interval if desired else SECOND
+        if failures:
+            span = Nanoseconds(min(60, 2**failures) * SECOND)
+        if not self._engine_started:
+            stop.wait(span / SECOND)
+            return
+        end = self._clock.monotonic() + span
+        while not stop.is_set() and (left := end - self._clock.monotonic()) > 0:
+            if self._engine.wait(Nanoseconds(left)) and (not failures or self._woken):
+                break
+        self._woken = False
+
+    def wake(self) -> None:
+        """A branch moved: fetch now, do not wait for the poll interval."""
+        self._fetch_again_at = Nanoseconds(0)
+        self._woken = True
+        if self._engine_started:
+            self._engine.wake()
+
+
+def _apart_from_receipts(observed: Observed) -> dict[NodeName, NodeObservation]:
+    return {name: replace(seen, attempts=()) for name, seen in observed.nodes.items()}
+
+
+def _condition_of(err: GangOpsError) -> Condition:
+    """What heals by itself is no stall."""
+    stalled = not isinstance(err, Unreachable | Fenced)
+    return Condition(ready=False, stalled=stalled, reason=err.code, message=err.message)
+
+
+def _trigger(current: Generation, desired: Desired) -> str:
+    return "desired" if desired.commit != current.summary.desired_commit else "observed"

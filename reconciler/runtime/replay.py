@@ -1,0 +1,121 @@
+"""Does a recorded decision follow from its recorded inputs? Recompute it and compare every byte.
+
+All inputs are in the commit and its first parent: desired tree, frozen documents, observation, previous
+allocation, and the time. No agent, no clock, no network is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from reconciler.documents.record import Files, differing
+from reconciler.errors import GangOpsError
+from reconciler.model.decision import DECISION_VERSION
+from reconciler.runtime.generation import Generation, Inputs, generation_of, next_generation, state_files, trailers
+from reconciler.runtime.reading import DesiredReader
+from reconciler.store.history import CommitMeta, first_parent_log
+from reconciler.store.objects import subtree
+from reconciler.store.runner import Git
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """One generation's verdict. `differs` names paths (or trailers) that came out otherwise; `why` when it could
+    not be recomputed at all. `other_version` marks a decision of another decision version: not judged."""
+
+    generation: int
+    commit: str
+    differs: tuple[str, ...] = ()
+    why: str = ""
+    other_version: bool = False
+
+    @property
+    def identical(self) -> bool:
+        return not self.differs and not self.why and not self.other_version
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """A state commit as read: its files, and the generation they hold."""
+
+    files: Files
+    generation: Generation
+
+
+_Read = Callable[[str], _Recorded]
+
+
+def replay(git: Git, tip: str, *, reader: DesiredReader | None = None) -> Iterator[Replayed]:
+    """Every generation reachable from a state commit, newest first; generation 0 has no inputs and is skipped."""
+    reading = reader or DesiredReader(git)
+    # Each commit is looked at twice in a row: as the result, then as what the next one stood on.
+    read = lru_cache(maxsize=2)(lambda commit: _read(git, commit))
+    for meta in list(first_parent_log(git, tip)):
+        if meta.parents:
+            yield _replay(git, meta, reading, read)
+
+
+def replay_one(git: Git, meta: CommitMeta, reader: DesiredReader) -> Replayed:
+    """Recompute one state commit that has a parent. Never raises for a bad record: what is wrong is in the result."""
+    return _replay(git, meta, reader, lambda commit: _read(git, commit))
+
+
+def _read(git: Git, commit: str) -> _Recorded:
+    files = state_files(git, commit)
+    return _Recorded(files, generation_of(commit, files))
+
+
+def _replay(git: Git, meta: CommitMeta, reader: DesiredReader, read: _Read) -> Replayed:
+    try:
+        recorded, previous = read(meta.id), read(meta.parents[0])
+        number = recorded.generation.summary.generation
+        if recorded.generation.summary.decision_version != DECISION_VERSION:
+            return Replayed(generation=number, commit=meta.id, other_version=True)
+        differs = [*_inputs_differ(git, meta, recorded), *_outcome_differs(meta, recorded, previous, reader)]
+    except GangOpsError as err:
+        return Replayed(generation=_claimed(meta), commit=meta.id, why=f"{err.code}: {err.message}")
+    return Replayed(generation=number, commit=meta.id, differs=tuple(differs))
+
+
+def _inputs_differ(git: Git, meta: CommitMeta, recorded: _Recorded) -> list[str]:
+    """Whether the commit stands on the desired commit it names, and holds that commit's tree."""
+    desired = recorded.generation.summary.desired_commit
+    if meta.parents[1:] != (desired,):
+        return ["second parent"]
+    return [] if subtree(git, meta.id, "desired") == subtree(git, desired, "") else ["desired/"]
+
+
+def _outcome_differs(meta: CommitMeta, recorded: _Recorded, previous: _Recorded, reader: DesiredReader) -> list[str]:
+    """Paths and trailers that come out otherwise when the decision is made again."""
+    then = recorded.generation
+    read = reader.recorded(meta.id, then.summary.desired_commit, then.frozen)
+    if read.desired is None:
+        return ["desired/"]
+    again = next_generation(
+        Inputs(
+            desired=read.desired,
+            read=read.read,
+            frozen=then.frozen,
+            observed=then.observed,
+            previous=previous.generation,
+            now=then.summary.decided_at,
+            trigger=then.summary.trigger,
+            package_version=then.summary.package_version,
+        )
+    )
+    wrong = sorted(differing(_changed(previous.files, again.changes), recorded.files))
+    said = dict(meta.trailers)
+    return wrong + [f"trailer {key}" for key, value in trailers(then.summary).items() if said.get(key) != value]
+
+
+def _changed(files: Files, changes: Mapping[str, bytes | None]) -> dict[str, bytes]:
+    both = {**files, **changes}
+    return {path: content for path, content in both.items() if content is not None}
+
+
+def _claimed(meta: CommitMeta) -> int:
+    """The generation a commit says it is, -1 when it says none."""
+    said = dict(meta.trailers).get("Generation", "")
+    return int(said) if said.isdecimal() and len(said) < 19 else -1

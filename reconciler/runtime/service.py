@@ -1,0 +1,142 @@
+"""One reconciler put together from its settings, and the first commit of a new record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from reconciler.documents.record import Summary
+from reconciler.engines.agents import AgentEngine, AgentSettings
+from reconciler.engines.certificates import issue_server
+from reconciler.errors import UsageError
+from reconciler.model.allocation import Metrics
+from reconciler.runtime.clock import SystemClock
+from reconciler.runtime.generation import first_generation, trailers
+from reconciler.runtime.loop import Reconciler
+from reconciler.runtime.reading import DesiredReader
+from reconciler.runtime.settings import Remote as RemoteSetting
+from reconciler.runtime.settings import Settings
+from reconciler.runtime.status_server import StatusServer, StatusSnapshot
+from reconciler.store.credentials import Credentials
+from reconciler.store.mirror import Branches, Mirror, Remote
+from reconciler.store.publish import PublishedMark, publish
+from reconciler.store.runner import DEFAULT_PROTOCOLS
+from reconciler.store.signatures import Signer
+from reconciler.store.statecommit import Message, Writer, build
+
+Report = Callable[[str, Mapping[str, object]], None]
+
+
+def mirror_of(settings: Settings) -> Mirror:
+    """Our own bare clone, opened (made or repaired when needed)."""
+    source = _remote(settings, settings.desired, "origin")
+    same = settings.state.url == settings.desired.url and settings.state.credentials == settings.desired.credentials
+    local = any(remote.url.startswith(("/", "file://")) for remote in (settings.desired, settings.state))
+    mirror = Mirror(
+        settings.folder / "clone.git",
+        Branches(
+            source=source,
+            record=source if same else _remote(settings, settings.state, "state"),
+            desired=f"refs/heads/{settings.desired.branch}",
+            state=f"refs/heads/{settings.state.branch}",
+        ),
+        protocols=DEFAULT_PROTOCOLS | {"file"} if local else DEFAULT_PROTOCOLS,
+    )
+    mirror.open()
+    return mirror
+
+
+def _remote(settings: Settings, remote: RemoteSetting, name: str) -> Remote:
+    credentials = None
+    if remote.credentials is not None:
+        credentials = Credentials.for_url(remote.url, token_file=remote.credentials, folder=settings.folder)
+    return Remote(url=remote.url, name=name, credentials=credentials)
+
+
+def agent_engine(settings: Settings) -> AgentEngine:
+    """The engine of `[agents]`, with a server certificate issued anew by the node CA. Raises UsageError."""
+    if settings.ca is None or not settings.listen:
+        raise UsageError(
+            "reconciler.toml has no [agents] section with `listen` and `ca`",
+            code="SettingsInvalid",
+            remedy='add [agents] with listen = "HOST:PORT" and ca = "FOLDER"; `gangops ca init FOLDER` makes one',
+        )
+    clock = SystemClock()
+    made = issue_server(settings.ca, settings.server_names, settings.folder / "tls", clock.now())
+    host, _, port = settings.listen.rpartition(":")
+    if not port.isdigit():
+        raise UsageError(f"agents.listen = {settings.listen!r} is not HOST:PORT", code="SettingsInvalid")
+    return AgentEngine(
+        AgentSettings(certificate=made.certificate, key=made.key, node_ca=made.authority, host=host, port=int(port)),
+        clock,
+    )
+
+
+def reconciler_of(settings: Settings, engine: AgentEngine, report: Report) -> Reconciler:
+    """A reconciler over the settings' branches and an engine."""
+    mirror = mirror_of(settings)
+    return Reconciler(
+        mirror=mirror,
+        mark=PublishedMark(folder=settings.folder),
+        writer=Writer(identity=settings.identity, signer=Signer(key=settings.signing_key)),
+        reader=DesiredReader(mirror.git, settings.folder / "documents.cache"),
+        engine=engine,
+        clock=SystemClock(),
+        cluster_id=settings.cluster_id,
+        report=report,
+    )
+
+
+def status_server(settings: Settings, reconciler: Reconciler, engine: AgentEngine) -> StatusServer:
+    """`/healthz`, `/metrics` and `/live` of a reconciler, not started yet. Raises UsageError."""
+    host, _, port = settings.status.rpartition(":")
+    if not port.isdigit():
+        raise UsageError(f"status.listen = {settings.status!r} is not HOST:PORT", code="SettingsInvalid")
+    return StatusServer(lambda: snapshot(reconciler, engine), reconciler.metrics, host=host, port=int(port))
+
+
+def snapshot(reconciler: Reconciler, engine: AgentEngine) -> StatusSnapshot:
+    """What the status page says now: the last round's numbers and what agents report."""
+    condition, last = reconciler.condition, reconciler.last
+    allocation = last.generation.allocation if last else None
+    metrics = allocation.metrics if allocation else Metrics()
+    agents: dict[str, int] = {}
+    for seen in last.generation.observed.nodes.values() if last else ():
+        agents[seen.condition.value] = agents.get(seen.condition.value, 0) + 1
+    live = engine.live()
+    mfu = {job: at.progress.get("mfu") for job, at in live.items()}
+    return StatusSnapshot(
+        ready=condition.ready,
+        stalled=condition.stalled,
+        reason=condition.reason,
+        since=condition.since,
+        generation=allocation.generation if allocation else 0,
+        fragmentation_ppm=metrics.phi_ppm,
+        gpus={"held": metrics.held, "idle": metrics.idle, "promised": metrics.promised, "stranded": metrics.stranded},
+        agents=agents,
+        rejected=engine.rejected(),
+        mfu={job: float(value) for job, value in mfu.items() if isinstance(value, int | float)},
+        live=live,
+    )
+
+
+def begin_record(settings: Settings, *, epoch: int = 1) -> tuple[Summary, str]:
+    """Make the state branch, once: generation 0 on the desired tip. The summary and its commit.
+
+    Raises UsageError (StateExists) when the branch is there already.
+    """
+    mirror = mirror_of(settings)
+    fetched = mirror.fetch()
+    if fetched.state is not None:
+        raise UsageError(
+            f"branch {settings.state.branch} exists already ({fetched.state[:12]})",
+            code="StateExists",
+            remedy="nothing to do: `gangops reconcile` continues from it",
+        )
+    now = SystemClock().now()
+    summary, files = first_generation(settings.cluster_id, epoch, fetched.desired, now)
+    message = Message(subject="Begin the record: nothing is held", body="", trailers=trailers(summary))
+    writer = Writer(identity=settings.identity, signer=Signer(key=settings.signing_key))
+    commit = build(mirror.git, files, parent=None, desired=fetched.desired, message=message, at=now, writer=writer)
+    publish(mirror, commit, expected=None).raise_for_result()
+    PublishedMark(folder=settings.folder).write(commit)
+    return summary, commit

@@ -1,0 +1,187 @@
+"""What can people and their monitoring ask a running reconciler? `/healthz`, `/metrics` and `/live`, read-only, in
+plain HTTP.
+
+Gauges are read from a snapshot when someone asks; only what has to be counted as it happens is kept in
+`LoopMetrics`. What the numbers are is the loop's business. Binds to loopback unless told otherwise: nothing here is
+secret, and nothing here is for the whole network either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from reconciler.engines.serving import ServingThread
+from reconciler.errors import UsageError
+from reconciler.model.units import SECOND, GpuSeconds, Instant, JobKey, Nanoseconds
+from reconciler.ports import LiveAttempt
+
+_PPM: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusSnapshot:
+    """The reconciler at one moment. `stalled`: a person is needed; `reason` is CamelCase, "" when all is well.
+
+    `since` is when the present reason began. `gpus` and `agents` count by state and condition, `rejected` counts
+    calls of agents by code since the start, `mfu` is each running job's last reported share of peak FLOP/s.
+    """
+
+    ready: bool
+    stalled: bool
+    reason: str
+    since: Instant | None
+    generation: int
+    desired_lag: Nanoseconds = Nanoseconds(0)
+    fragmentation_ppm: int = 0
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    agents: Mapping[str, int] = field(default_factory=dict)
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    mfu: Mapping[JobKey, float] = field(default_factory=dict)
+    live: Mapping[JobKey, LiveAttempt] = field(default_factory=dict)
+
+
+class LoopMetrics:
+    """Counts that grow as the loop goes round."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._duration = Histogram("gangops_reconcile_duration_seconds", "Time of one round", registry=self.registry)
+        self._rounds = Counter("gangops_reconcile", "Rounds by result", ["result"], registry=self.registry)
+        self._pushes = Counter(
+            "gangops_push", "Pushes of the state branch by result", ["result"], registry=self.registry
+        )
+        self._preemptions = Counter("gangops_preemptions", "Gangs evicted for another", registry=self.registry)
+        self._lost = Counter(
+            "gangops_lost_gpu_seconds", "GPU-seconds since the last checkpoint, lost", registry=self.registry
+        )
+
+    def round_ended(self, result: str, duration: Nanoseconds) -> None:
+        """One round of the loop; `result` is a small closed set of words."""
+        self._rounds.labels(result).inc()
+        self._duration.observe(duration / SECOND)
+
+    def pushed(self, result: str) -> None:
+        """One push: ok, lost_race, rejected, auth or error."""
+        self._pushes.labels(result).inc()
+
+    def preempted(self, gangs: int, lost: GpuSeconds) -> None:
+        """Gangs evicted by a committed decision, and the work they lost."""
+        self._preemptions.inc(gangs)
+        self._lost.inc(lost)
+
+
+class _SnapshotCollector(Collector):
+    """Turns the snapshot of the moment into gauges."""
+
+    def __init__(self, snapshot: Callable[[], StatusSnapshot]) -> None:
+        self._snapshot = snapshot
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not take a snapshot."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        now = self._snapshot()
+        yield GaugeMetricFamily("gangops_generation", "Generation applied", value=now.generation)
+        yield GaugeMetricFamily(
+            "gangops_desired_lag_seconds",
+            "Age of the oldest desired commit not decided on",
+            value=now.desired_lag / SECOND,
+        )
+        yield GaugeMetricFamily(
+            "gangops_fragmentation_ratio",
+            "Phi: idle GPUs not usable as whole domains",
+            value=now.fragmentation_ppm / _PPM,
+        )
+        yield _labelled(GaugeMetricFamily("gangops_gpus", "GPUs by state", labels=["state"]), now.gpus)
+        yield _labelled(GaugeMetricFamily("gangops_agents", "Nodes by condition", labels=["condition"]), now.agents)
+        yield _labelled(GaugeMetricFamily("gangops_job_mfu", "Model FLOP/s utilisation", labels=["job"]), now.mfu)
+        refused = CounterMetricFamily("gangops_agent_rejected", "Calls of agents that got an error", labels=["reason"])
+        yield _labelled(refused, now.rejected)
+
+
+def status_app(snapshot: Callable[[], StatusSnapshot], metrics: LoopMetrics) -> web.Application:
+    """The application. `snapshot` is called in the server's thread at every request: it has to be quick."""
+    registry = CollectorRegistry()
+    registry.register(_SnapshotCollector(snapshot))
+
+    async def show_metrics(_: web.Request) -> web.Response:
+        body = generate_latest(metrics.registry) + generate_latest(registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def show_health(_: web.Request) -> web.Response:
+        now = snapshot()
+        answer = {
+            "ready": now.ready,
+            "stalled": now.stalled,
+            "reason": now.reason,
+            "since": now.since,
+            "generation": now.generation,
+        }
+        return web.json_response(answer, status=200 if now.ready and not now.stalled else 503)
+
+    async def show_live(_: web.Request) -> web.Response:
+        jobs = {
+            job: {"attempt": at.attempt, "progress": dict(at.progress)} for job, at in sorted(snapshot().live.items())
+        }
+        return web.json_response({"formatVersion": "1.0", "jobs": jobs})
+
+    application = web.Application()
+    application.router.add_get("/healthz", show_health)
+    application.router.add_get("/metrics", show_metrics)
+    application.router.add_get("/live", show_live)
+    return application
+
+
+class StatusServer:
+    """`status_app` in a thread of its own."""
+
+    def __init__(
+        self,
+        snapshot: Callable[[], StatusSnapshot],
+        metrics: LoopMetrics,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        self._where = f"{host}:{port}"
+        self._serving = ServingThread(
+            lambda: status_app(snapshot, metrics), name="gangops-status", host=host, port=port
+        )
+
+    def start(self) -> None:
+        """Listen. Raises: UsageError (ListenFailed)."""
+        try:
+            self._serving.start()
+        except OSError as err:
+            raise UsageError(
+                f"cannot listen for status requests on {self._where}: {err.strerror or err}",
+                code="ListenFailed",
+                remedy="Choose another status address in reconciler.toml.",
+            ) from err
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port really bound, after `start`."""
+        return self._serving.address
+
+    def stop(self) -> None:
+        """Stop listening. Idempotent."""
+        self._serving.stop()
+
+
+def _labelled(
+    family: GaugeMetricFamily | CounterMetricFamily,
+    values: Mapping[str, int] | Mapping[str, float] | Mapping[JobKey, float],
+) -> Metric:
+    for label, value in sorted(values.items()):
+        family.add_metric([label], value)
+    return family
