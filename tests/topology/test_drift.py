@@ -1,0 +1,206 @@
+"""Declared against observed hardware: what is told, what it takes away, and what it leaves alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from reconciler.model.inventory import GpuSlot, Inventory, Level, Node, NodeShape, NumaNode
+from reconciler.model.observed import GpuReport, NicReport, NodeCondition, NodeObservation, NumaReport, Observed
+from reconciler.model.units import BitsPerSecond, Bytes, DomainName, GpuType, Instant, LevelName, Nanoseconds, NodeName
+from reconciler.topology.drift import DriftCode, Effect, drift_of, effective, node_drift, numbers_of, unlinked
+
+GIB = 1 << 30
+H100 = GpuType("H100")
+
+
+def shape(*islands: int, links: int = 18) -> NodeShape:
+    slots = tuple(GpuSlot(index=i, numa=i // 4, nic=f"mlx5_{i}", rail=i, links=links) for i in range(8))
+    numa = tuple(NumaNode(id=n, cpus=f"{n * 8}-{n * 8 + 7}", cpu_count=8, memory=Bytes(512 * GIB)) for n in range(2))
+    return NodeShape(
+        profile="hgx", gpu_type=H100, gpu_memory=Bytes(80 * GIB), gpus=slots, nvlink=islands or (0xFF,), numa=numa
+    )
+
+
+def node(name: str = "n1", *, of: NodeShape | None = None, path: tuple[str, ...] = ("sg0", "r1")) -> Node:
+    return Node(name=NodeName(name), shape=of or shape(), path=tuple(DomainName(p) for p in path), labels={})
+
+
+def gpus(**changes: Any) -> tuple[GpuReport, ...]:
+    """Eight good GPUs; `g5={"nvlinks": 17}` changes one, `g5=None` takes it away."""
+    found = []
+    for index in range(8):
+        change = changes.get(f"g{index}", {})
+        if change is not None:
+            whole = GpuReport(
+                index=index, uuid=f"GPU-{index}", memory=Bytes(81559 << 20), nvlinks=18, pcie_width=16, pcie_most=16,
+                numa=index // 4,
+            )  # fmt: skip
+            found.append(replace(whole, **change))
+    return tuple(found)
+
+
+def nics(**changes: Any) -> tuple[NicReport, ...]:
+    found = []
+    for index in range(8):
+        change = changes.get(f"n{index}", {})
+        if change is not None:
+            whole = NicReport(
+                name=f"mlx5_{index}", up=True, speed=BitsPerSecond(400_000_000_000), pcie_width=16, pcie_most=16,
+                numa=index // 4, switch=f"tor-{index}",
+            )  # fmt: skip
+            found.append(replace(whole, **change))
+    return tuple(found)
+
+
+def seen(name: str = "n1", **changes: Any) -> NodeObservation:
+    good = NodeObservation(
+        node=NodeName(name), boot_id="b", address="10.0.0.1", condition=NodeCondition.READY, condition_since=Instant(1),
+        gpu_type=H100, gpus=gpus(), nics=nics(), driver="570.1",
+        numa=(NumaReport(id=0, cpus="0-7"), NumaReport(id=1, cpus="8-15")),
+    )  # fmt: skip
+    return replace(good, **changes)
+
+
+def inventory(*nodes: Node, above: tuple[str, ...] = ("rack", "spineGroup")) -> Inventory:
+    names = ("node", *above, "cluster")
+    levels = tuple(
+        Level(name=LevelName(name), latency=Nanoseconds(1000), bandwidth=BitsPerSecond(10**11)) for name in names
+    )
+    return Inventory(levels=levels, nodes=nodes)
+
+
+CASES: dict[str, tuple[NodeObservation, tuple[str, ...]]] = {
+    "as declared": (seen(), ()),
+    "one that says nothing but its GPUs": (
+        seen(gpus=tuple(GpuReport(index=i, uuid="") for i in range(8)), nics=(), numa=()),
+        (),
+    ),
+    "another model": (seen(gpu_type="H200"), ("has GPUs of type H200, not H100",)),
+    "two GPUs missing": (seen(gpus=gpus(g2=None, g3=None)), ("GPU 2-3 not seen",)),
+    "one GPU more": (seen(gpus=(*gpus(), GpuReport(index=8, uuid=""))), ("GPU 8 seen, not declared",)),
+    "a smaller memory": (
+        seen(gpus=gpus(g0={"memory": Bytes(40 * GIB)})),
+        ("GPU 0 with 40960 MiB of memory, not 81920",),
+    ),
+    "NVLinks down": (seen(gpus=gpus(g5={"nvlinks": 0})), ("GPU 5 with 0 of 18 NVLinks up",)),
+    "one NVLink of two GPUs down": (
+        seen(gpus=gpus(g1={"nvlinks": 17}, g2={"nvlinks": 17})),
+        ("GPU 1-2 with 17 of 18 NVLinks up",),
+    ),
+    "a NIC down": (seen(nics=nics(n5={"up": False})), ("mlx5_5 is down, which serves GPU 5",)),
+    "a NIC gone": (seen(nics=nics(n5=None)), ("mlx5_5 not seen, which serves GPU 5",)),
+    "narrow slots": (
+        seen(gpus=gpus(g1={"pcie_width": 8}), nics=nics(n1={"pcie_width": 4})),
+        ("GPU 1 trained at x8 of x16", "mlx5_1 trained at x4 of x16"),
+    ),
+    "another NUMA node": (seen(gpus=gpus(g0={"numa": 1})), ("GPU 0 is at NUMA node 1, not 0",)),
+    "fewer CPUs": (
+        seen(numa=(NumaReport(id=0, cpus="0-3,6"), NumaReport(id=1, cpus="8-15"))),
+        ("NUMA node 0 has CPUs 0-3,6, without 4-5,7 of those declared",),
+    ),
+}
+
+
+@pytest.mark.parametrize(("observation", "told"), CASES.values(), ids=CASES)
+def test_what_is_told_of_one_node(observation: NodeObservation, told: tuple[str, ...]) -> None:
+    assert tuple(drift.sentence for drift in node_drift(node(), observation)) == told
+
+
+def test_a_gpu_declared_failed_is_not_missed() -> None:
+    assert node_drift(replace(node(), failed=1 << 5), seen(gpus=gpus(g5=None))) == ()
+
+
+def test_a_nic_at_another_racks_switch_is_told_when_the_rack_names_its_switches() -> None:
+    declared = inventory(node())
+    moved = Observed(nodes={NodeName("n1"): seen(nics=nics(n3={"switch": "tor-r9"}))})
+    switches = {DomainName("r1"): tuple(f"tor-{i}" for i in range(8))}
+
+    assert drift_of(declared, moved) == ()
+    (drift,) = drift_of(replace(declared, switches=switches), moved)
+    assert (drift.code, drift.sentence) == (DriftCode.SWITCH_DIFFERS, "mlx5_3 is cabled to tor-r9, no switch of r1")
+    assert drift.effect is Effect.WARNING_ONLY
+
+
+def test_a_node_never_seen_has_no_drift() -> None:
+    assert drift_of(inventory(node()), Observed()) == ()
+
+
+def test_twins_that_differ_are_told_against_what_most_of_them_have() -> None:
+    names = ("n1", "n2", "n3")
+    nodes = {NodeName(n): seen(n) for n in names}
+    nodes[NodeName("n2")] = seen("n2", driver="550.9")
+    (drift,) = drift_of(inventory(*(node(n) for n in names)), Observed(nodes=nodes))
+    assert (drift.node, drift.code) == ("n2", DriftCode.TWIN_DIFFERS)
+    assert drift.numbers == (("what", "driver"), ("seen", "550.9"), ("most", "570.1"), ("count", 2))
+
+
+def test_two_twins_that_differ_prove_nothing_about_either() -> None:
+    nodes = {NodeName("n1"): seen("n1"), NodeName("n2"): seen("n2", driver="550.9")}
+    assert drift_of(inventory(node("n1"), node("n2")), Observed(nodes=nodes)) == ()
+
+
+def test_a_tray_in_another_clique_than_its_block_is_told() -> None:
+    trays = [node(f"t{i}", path=("block-1",)) for i in range(3)]
+    nodes = {tray.name: seen(tray.name, clique="uuid.1") for tray in trays}
+    nodes[NodeName("t1")] = seen("t1", clique="uuid.2")
+    (drift,) = drift_of(inventory(*trays, above=("nvlinkDomain",)), Observed(nodes=nodes))
+    assert (drift.node, drift.code) == ("t1", DriftCode.CLIQUE_DIFFERS)
+    assert dict(drift.numbers)["most"] == "uuid.1"
+
+
+# --- what is left ---
+
+
+def test_a_broken_nvlink_splits_its_island_and_nothing_else() -> None:
+    declared = inventory(node("n1"), node("n2"))
+    seen_now = Observed(nodes={NodeName("n1"): seen("n1", gpus=gpus(g5={"nvlinks": 0})), NodeName("n2"): seen("n2")})
+    usable = effective(declared, seen_now)
+    assert usable.nodes[0].shape.nvlink == (0b11011111, 0b00100000)
+    assert replace(usable.nodes[0].shape, nvlink=(0xFF,)) == declared.nodes[0].shape
+    assert usable.nodes[1] is declared.nodes[1]
+
+
+def test_the_inventory_is_the_same_object_while_nothing_is_taken_away() -> None:
+    declared = inventory(node())
+    narrow = seen(gpus=gpus(g0={"pcie_width": 8}))
+    assert effective(declared, Observed(nodes={NodeName("n1"): narrow})) is declared
+    assert effective(declared, Observed()) is declared
+
+
+def test_a_gpu_whose_nic_is_down_has_no_rail() -> None:
+    dark = Observed(nodes={NodeName("n1"): seen(nics=nics(n5={"up": False}))})
+    slots = effective(inventory(node()), dark).nodes[0].shape.gpus
+    assert [(slot.nic, slot.rail) for slot in slots[4:7]] == [("mlx5_4", 4), ("", -1), ("mlx5_6", 6)]
+
+
+def test_pairs_lose_only_the_pair_that_broke() -> None:
+    pairs = shape(0b11, 0b1100, 0b110000, 0b11000000, links=12)
+    broken = gpus(**{f"g{i}": {"nvlinks": 0 if i in {2, 3} else 12} for i in range(8)})
+    assert unlinked(pairs, broken) == 0b1100
+
+
+def test_without_declared_links_the_other_gpus_of_the_island_are_the_measure() -> None:
+    assert unlinked(shape(links=0), gpus(g5={"nvlinks": 12})) == 1 << 5
+    assert unlinked(shape(links=0), gpus(**{f"g{i}": {"nvlinks": 0} for i in range(8)})) == 0xFF
+
+
+def test_gpus_that_stand_alone_need_no_links() -> None:
+    alone = shape(*(1 << i for i in range(8)), links=0)
+    assert unlinked(alone, gpus(**{f"g{i}": {"nvlinks": 0} for i in range(8)})) == 0
+
+
+@pytest.mark.parametrize(("mask", "text"), [(0, ""), (1, "0"), (0b10111, "0-2,4"), (0xFF00, "8-15")])
+def test_numbers_of(mask: int, text: str) -> None:
+    assert numbers_of(mask) == text
+
+
+def test_equal_facts_give_the_same_object_again() -> None:
+    declared = inventory(node("n1"), node("n2"))
+    broken = seen("n1", gpus=gpus(g5={"nvlinks": 0}))
+    first = effective(declared, Observed(nodes={NodeName("n1"): broken}))
+    later = replace(broken, condition_since=Instant(99))  # the same facts, said by a later report
+    assert effective(declared, Observed(nodes={NodeName("n1"): later})) is first
+    assert effective(declared, Observed(nodes={NodeName("n1"): seen("n1")})) is declared
