@@ -203,7 +203,9 @@ class _Reader:
         if value is None:
             if any(known.code == "EmptyDocument" for known in self.diagnostics):
                 return  # said once a file
-            place = Place(self.file, line, column)
+            # libyaml puts an empty value behind the last line when the file ends in a bare mark.
+            last = self.content.count(b"\n") + 1
+            place = Place(self.file, line, column) if line <= last else Place(self.file, last, 1)
             self._add("EmptyDocument", "There is nothing between two document marks.", place, severity=Severity.WARNING)
         else:
             self.documents.append(

@@ -48,7 +48,8 @@ class Codec:
     """
 
     def __init__(self, forms: Mapping[type, Form] | None = None) -> None:
-        self._forms: dict[object, Form] = {**_QUANTITIES, **(forms or {})}
+        self._forms: dict[object, Form] = dict(_QUANTITIES)
+        self._forms.update((forms or {}).items())
 
     def tree_of(self, value: object) -> dict[str, Tree]:
         """A frozen value as a tree of mappings, sequences, text, integers and booleans; fields in declared order."""

@@ -37,8 +37,9 @@ from reconciler.model.observed import Observed
 from reconciler.model.units import CommitId, Instant, NodeName
 from reconciler.planner.decide import decide
 from reconciler.planner.verify import violations
+from reconciler.store.objects import blobs
 from reconciler.store.runner import Git
-from reconciler.store.trees import read_tree
+from reconciler.store.trees import REGULAR, tree_entries
 
 STATE_PATHS = ("allocation", "finished", "frozen", "observed")
 
@@ -110,10 +111,13 @@ class NextGeneration:
 
 def state_files(git: Git, commit: str) -> dict[str, bytes]:
     """All that a state commit's tree holds beside `desired/`, by path. Raises StoreError (BadRecord)."""
-    contents = read_tree(git, commit, STATE_PATHS, optional=STATE_PATHS)
-    if contents.diagnostics:
-        raise StoreError(f"{contents.diagnostics[0].place.file} in the state branch is no plain file", code="BadRecord")
-    return {entry.path: contents.blobs[entry.oid] for entry in contents.entries}
+    # One listing of everything is a git process instead of five for each folder.
+    entries = [entry for entry in tree_entries(git, commit) if entry.path.partition("/")[0] in STATE_PATHS]
+    for entry in entries:
+        if entry.mode != REGULAR:
+            raise StoreError(f"{entry.path} in the state branch is no plain file", code="BadRecord")
+    contents = blobs(git, (entry.oid for entry in entries))
+    return {entry.path: contents[entry.oid] for entry in entries}
 
 
 def read_generation(git: Git, commit: str) -> Generation:
@@ -184,6 +188,8 @@ def next_generation(inputs: Inputs) -> NextGeneration:
         previous_commit=inputs.previous.commit,
         trigger=inputs.trigger,
         metrics=allocation.metrics,
+        usage=allocation.usage,
+        usage_as_of=allocation.usage_as_of,
     )
     changes[SUMMARY] = summary_bytes(summary)
     return NextGeneration(

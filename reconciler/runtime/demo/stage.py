@@ -43,6 +43,8 @@ class Stage:
         self.folder = folder
         self.racks = racks
         self.nodes = node_names(racks)
+        # Loopback addresses of our own: two demos on one machine must not meet each other's ranks.
+        self.network = f"127.{1 + os.getpid() % 250}.{os.getpid() // 250 % 250}"
         self.remote = folder / "remote.git"
         self.people = folder / "clone"
         self.logs = folder / "logs"
@@ -109,7 +111,7 @@ class Stage:
             f"node = {node}",
             "cluster = demo",
             f"servers = https://{listen}",
-            f"address = 127.0.1.{number}",
+            f"address = {self.network}.{number}",
             "stateDir = state",
             "runAs = self",
             "[tls]",
