@@ -38,6 +38,7 @@ from reconciler.model.job import (
     Restart,
     Role,
     Run,
+    Spread,
 )
 from reconciler.model.units import (
     Bytes,
@@ -102,6 +103,8 @@ def job_of(item: Item, around: Surroundings) -> Job:
         elastic=_elastic(spec.elastic),
         array=_array(spec.array),
         spares=spec.topology.spares,
+        spread=Spread(spec.topology.spread),
+        mixed_types=spec.mixed_gpu_types,
         rerun=spec.rerun,
         stall_timeout=spec.health.stall_timeout,
     )

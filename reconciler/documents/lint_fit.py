@@ -10,7 +10,7 @@ from typing import Any
 
 from reconciler.documents.check import Item
 from reconciler.documents.convert import dimensions_of, gpu_types_of
-from reconciler.documents.surroundings import Surroundings
+from reconciler.documents.surroundings import Surroundings, nic_label
 from reconciler.errors import Diagnostic
 
 
@@ -27,12 +27,17 @@ def lint_fit(item: Item, around: Surroundings) -> Iterator[Diagnostic]:
             detail,
             "spec",
             *path,
-            remedy="Ask for fewer GPUs, or require a wider level.",
+            remedy="Leave it out, or name another kind."
+            if path[-1:] == ("nicKind",)
+            else "Ask for fewer GPUs, or require a wider level.",
         )
 
 
 def _misfit(spec: Any, gpu_type: str, around: Surroundings) -> tuple[str, tuple[str, ...]] | None:
     """Why the job does not fit the empty cluster with this type of GPU, and which field says so."""
+    kind = spec.topology.nic_kind
+    if kind is not None and nic_label(kind) not in around.nic_labels:
+        return f"No node has a NIC of kind {kind}.", ("topology", "nicKind")
     least = spec.gpus
     if spec.elastic is not None:
         least = spec.gpus // getattr(spec.parallelism, spec.elastic.dimension) * spec.elastic.min

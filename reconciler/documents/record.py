@@ -16,9 +16,9 @@ from reconciler.documents.loader import STATE_LIMITS, Tree, bulk, load
 from reconciler.documents.places import PLACEMENT_FORM
 from reconciler.documents.values import Codec, Form
 from reconciler.errors import StoreError
-from reconciler.model.allocation import Allocation, JobRecord, Metrics, Placement, Tombstone
+from reconciler.model.allocation import Allocation, JobRecord, Metrics, Placement, Tombstone, Usage
 from reconciler.model.inventory import Inventory
-from reconciler.model.observed import JobObservation, NodeObservation, Observed
+from reconciler.model.observed import JobObservation, NodeObservation, Observed, Provenance
 from reconciler.model.reasons import Number, Reason, ReasonCode, sentence
 from reconciler.model.units import CommitId, Instant, JobKey, NodeName
 
@@ -28,6 +28,7 @@ NODES = "allocation/nodes/"
 TOMBSTONES = "finished/"
 OBSERVED_NODES = "observed/nodes/"
 OBSERVED_JOBS = "observed/jobs/"
+OBSERVED_PROVENANCE = "observed/provenance/"
 FROZEN = "frozen/"
 
 _T = TypeVar("_T")
@@ -53,6 +54,9 @@ class Summary:
     previous_commit: str
     trigger: str
     metrics: Metrics
+    usage: tuple[Usage, ...] = ()
+    usage_as_of: Instant = Instant(0)
+    moved: tuple[Instant, ...] = ()
 
 
 def job_path(job: JobKey) -> str:
@@ -97,6 +101,10 @@ def observed_files(
         path = f"{OBSERVED_JOBS}{key}.yaml"
         kept = files.get(path) if before.jobs.get(key) == progress else None
         found[path] = kept or to_yaml(_RECORD.tree_of(progress))
+    for key, brought in sorted(observed.provenance.items()):
+        path = f"{OBSERVED_PROVENANCE}{key}.yaml"
+        kept = files.get(path) if before.provenance.get(key) == brought else None
+        found[path] = kept or to_yaml(_RECORD.tree_of(brought))
     return found
 
 
@@ -135,6 +143,9 @@ def read_allocation(files: Files, summary: Summary | None = None) -> Allocation:
         jobs=dict(sorted(jobs.items())),
         tombstones=dict(sorted(stones.items())),
         metrics=summary.metrics,
+        usage=summary.usage,
+        usage_as_of=summary.usage_as_of,
+        moved=summary.moved,
     )
 
 
@@ -143,9 +154,11 @@ def read_observed(files: Files) -> Observed:
     with bulk():
         nodes = [_value(NodeObservation, tree, path) for path, tree in _trees(files, OBSERVED_NODES)]
         jobs = [_value(JobObservation, tree, path) for path, tree in _trees(files, OBSERVED_JOBS)]
+        brought = [_value(Provenance, tree, path) for path, tree in _trees(files, OBSERVED_PROVENANCE)]
     return Observed(
         nodes={seen.node: seen for seen in sorted(nodes, key=lambda seen: seen.node)},
         jobs={seen.job: seen for seen in sorted(jobs, key=lambda seen: seen.job)},
+        provenance={seen.job: seen for seen in sorted(brought, key=lambda seen: seen.job)},
     )
 
 

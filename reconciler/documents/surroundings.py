@@ -15,10 +15,12 @@ from reconciler.model.inventory import Inventory
 from reconciler.model.queue import PriorityClass, QuotaTree
 from reconciler.model.units import CLUSTER_LEVEL, NODE_LEVEL, NVLINK_LEVEL, ClassName, Nanoseconds, QueueName
 
+_NIC: Final = "gangops.io/nic-"
+
 
 def nic_label(kind: str) -> str:
     """The label of nodes that have a NIC of this kind: how `topology.nicKind` of a job finds them."""
-    return f"gangops.io/nic-{kind}"
+    return f"{_NIC}{kind}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,8 @@ class Surroundings:
     levels: tuple[str, ...]
     gpu_types: tuple[str, ...]
     largest: Mapping[tuple[str, str], int]
+    nic_labels: frozenset[str] = frozenset()
+    """Of the kinds of NIC that any declared node has."""
 
     def tensor_level(self, gpu_types: Iterable[str]) -> tuple[str, int]:
         """The level a tensor group goes inside by default, and the GPUs that surely fit there whatever the type.
@@ -83,6 +87,7 @@ def surroundings_of(
         levels=tuple(level.name for level in inventory.levels),
         gpu_types=tuple(sorted(set(gpu_types))),
         largest=_largest(inventory),
+        nic_labels=frozenset(label for node in inventory.nodes for label in node.labels if label.startswith(_NIC)),
     )
 
 

@@ -76,6 +76,14 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """GPUs gathered for a starved job that has no reservation (rule book §7). Chosen once; nothing of it is held yet."""
+
+    placement: Placement
+    since: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Avoid:
     """A node this job is kept away from for a while, after it failed to start or was lost there."""
 
@@ -87,12 +95,15 @@ class Avoid:
 class JobRecord:
     """One job in one generation. Numbers in `reason` are as of `since`.
 
-    `since` is when state, placement, phase or reason code last changed; `submitted` when this incarnation was
-    first seen. `attempt` counts starts, 0 before the first; `first_attempt` is the first of this incarnation, 0 before it. `started` is when all ranks of this attempt were seen
-    running. `deadline` is when a stopping gang must be gone. `lost_work` is the price this job has paid so far,
-    `interruptions` the instants it was a victim or moved. `fence` is the one this attempt was started with: its file
-    may say another by now, but the shims on a silent node cannot have heard of it. `grace` likewise: how long this
-    attempt may take to save itself, 0 when it is stopped without asking.
+    `since` is when state, placement, phase or reason code last changed; `submitted` when this incarnation was first
+    seen. `attempt` counts starts, 0 before the first; `first_attempt` is the first of this incarnation, 0 before it.
+    `started` is when all ranks of this attempt were seen running, `deadline` when a stopping gang must be gone.
+    `lost_work` is the price this job has paid so far, `interruptions` the instants it was a victim or moved,
+    `reclaimed` when it last gave borrowed GPUs back. `failed_starts` counts starts that failed in a row, back to 0
+    once it runs. `fence` is the one this attempt was started with: its file may say another by now, but the shims on
+    a silent node cannot have heard of it. `grace` likewise: how long this attempt may take to save itself, 0 when it
+    is stopped without asking. `whole` is, while Repairing, the place it had before nodes of it were lost; `placement`
+    is what is left of it, each rank with its old number.
     """
 
     job: JobKey
@@ -117,11 +128,15 @@ class JobRecord:
     preemptor: JobKey | None = None
     lost_work: GpuSeconds = GpuSeconds(0)
     failures: int = 0
+    failed_starts: int = 0
     node_losses: int = 0
     interruptions: tuple[Instant, ...] = ()
+    reclaimed: Instant | None = None
     avoid: tuple[Avoid, ...] = ()
     fence: Fence = Fence.CONFIRM
     grace: Nanoseconds = Nanoseconds(0)
+    whole: Placement | None = None
+    hold: Hold | None = None
 
     @property
     def resumes(self) -> bool:
@@ -181,7 +196,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """The whole of a generation. `jobs` in code point order of their keys, `usage` by queue and type."""
+    """The whole of a generation. `jobs` in code point order of their keys, `usage` by queue and type.
+
+    `moved` are the instants of moves within the last hour that were to make room for nobody in particular.
+    """
 
     generation: int
     epoch: int
@@ -193,6 +211,7 @@ class Allocation:
     metrics: Metrics = field(default_factory=Metrics)
     usage: tuple[Usage, ...] = ()
     usage_as_of: Instant = Instant(0)
+    moved: tuple[Instant, ...] = ()
 
     def holders(self) -> dict[NodeName, dict[JobKey, int]]:
         """GPU masks by node and job, of every job that holds GPUs."""

@@ -6,11 +6,12 @@ the audit speak of the same list.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from reconciler.model.allocation import Allocation
-from reconciler.model.units import JobKey
+from reconciler.model.units import GpuSeconds, JobKey, NodeName
 
 DECISION_VERSION = 1
 """Raised by any change that can move one byte of an existing decision; recorded in every generation."""
@@ -20,6 +21,8 @@ class Action(StrEnum):
     """What happened to one job between two generations, in the order a reader wants them."""
 
     PREEMPT = "preempt"
+    MOVE = "move"
+    RESIZE = "resize"
     PLACE = "place"
     PROMISE = "promise"
     REPLACE = "replace"
@@ -44,12 +47,47 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Relocation:
+    """A gang that moves from one node elsewhere, and the GPU-seconds of work that this throws away."""
+
+    job: JobKey
+    source: NodeName
+    target: tuple[NodeName, ...]
+    lost: GpuSeconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tidying:
+    """Moves that together free the NVLink domain on these nodes. Phi in millionths, of one GPU type."""
+
+    nodes: tuple[NodeName, ...]
+    gpus: int
+    moves: tuple[Relocation, ...]
+    phi_before_ppm: int
+    phi_after_ppm: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """`changed` is False when nothing that deserves a commit differs from the previous allocation."""
+    """`tidying` is what would free whole domains: proposed, or done if the rules say so. `changed` is False when nothing that deserves a commit differs from the previous allocation."""
 
     allocation: Allocation
     changes: tuple[Change, ...]
+    tidying: tuple[Tidying, ...] = ()
 
     @property
     def changed(self) -> bool:
         return bool(self.changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denial:
+    """A policy does not want this decision: its name, the code of the rule that failed, and what people read."""
+
+    policy: str
+    rule: str
+    message: str
+
+
+Judge = Callable[[Decision], tuple[Denial, ...]]
+"""Looks at a decision that is not made yet; pure, and nothing is left to chance in what it answers."""

@@ -70,8 +70,24 @@ class RepositoryRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyHold:
+    """A policy keeps a job from starting: one that denies it, or, with `approvers`, one that waits for their word.
+
+    `rule` is the reason code of the rule that failed, `message` what its author reads: one line.
+    """
+
+    policy: str
+    rule: str
+    message: str
+    approvers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """`jobs` by key in code point order, `invalid` the jobs that have no valid form at all."""
+    """`jobs` by key in code point order, `invalid` the jobs that have no valid form at all.
+
+    `policy` has the jobs that policies hold back; one that runs already goes on.
+    """
 
     commit: CommitId
     cluster: str
@@ -86,3 +102,4 @@ class Desired:
     frozen: frozenset[JobKey] = field(default_factory=frozenset)
     invalid: Mapping[JobKey, str] = field(default_factory=dict)
     blocked: str = ""
+    policy: Mapping[JobKey, PolicyHold] = field(default_factory=dict)

@@ -6,8 +6,8 @@ so that a change of priority, limits or labels keeps a running job and a change 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from reconciler.model.units import (
@@ -31,6 +31,13 @@ class OnPreempt(StrEnum):
     CHECKPOINT = "checkpoint"
     REQUEUE = "requeue"
     NEVER = "never"
+
+
+class Spread(StrEnum):
+    """On as few racks as possible, or the same number of nodes in each rack and spine group it uses."""
+
+    PACKED = "packed"
+    EVEN = "even"
 
 
 class Fence(StrEnum):
@@ -200,6 +207,7 @@ class Job:
     rerun: int = 0
     stall_timeout: Nanoseconds | None = None
     mixed_types: bool = False
+    spread: Spread = Spread.PACKED
 
     @property
     def key(self) -> JobKey:
@@ -209,3 +217,39 @@ class Job:
     def grace(self) -> Nanoseconds:
         """How long a stop may take before it is forced."""
         return self.checkpoint.grace if self.checkpoint else Nanoseconds(0)
+
+    @property
+    def group_gpus(self) -> int:
+        """GPUs that one step of its elastic dimension is worth: what a resize adds or takes away whole."""
+        if self.elastic is None:
+            return self.gpus
+        return next((gpus // size for _, size, gpus in self._varying() if size), 0)
+
+    def resized(self, gpus: int) -> Job | None:
+        """The same job with so many GPUs in its elastic dimension; itself at its own size; None when it may not."""
+        if gpus == self.gpus:
+            return self
+        if self.elastic is None:
+            return None
+        for number, size, held in self._varying():
+            each, rest = held // size, self.gpus - held
+            steps, odd = divmod(gpus - rest, each)
+            if odd or not self.elastic.least <= steps <= self.elastic.most:
+                return None
+            if self.roles:
+                made = replace(self.roles[number], workers=steps)
+                return replace(self, gpus=Gpus(gpus), roles=(*self.roles[:number], made, *self.roles[number + 1 :]))
+            turned = replace(self.dimensions[number], size=steps)
+            dimensions = (*self.dimensions[:number], turned, *self.dimensions[number + 1 :])
+            return replace(self, gpus=Gpus(gpus), dimensions=dimensions)
+        return None
+
+    def _varying(self) -> Iterator[tuple[int, int, int]]:
+        """(index, size, GPUs that vary with it) of the elastic role or dimension; nothing when it names neither."""
+        name = self.elastic.dimension if self.elastic is not None else ""
+        for number, role in enumerate(self.roles):
+            if role.name == name:
+                yield number, role.workers, role.workers * role.gpus_each
+        for number, dimension in enumerate(self.dimensions if not self.roles else ()):
+            if dimension.name == name:
+                yield number, dimension.size, self.gpus

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from reconciler.model.units import BitsPerSecond, Bytes, Instant, JobKey, NodeName
+from reconciler.model.units import BitsPerSecond, Bytes, CommitId, Digest, Instant, JobKey, NodeName
 
 
 class NodeCondition(StrEnum):
@@ -139,9 +139,48 @@ class JobObservation:
     checkpoint: Instant | None = None
 
 
+class Proof(StrEnum):
+    """What stands behind a statement about people: a signature that verifies, the word of the forge's merge commit,
+    or nothing but the names in a commit."""
+
+    SIGNATURE = "signature"
+    FORGE = "forge"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Somebody as policies see them: the name of their User document ("" for a stranger), how git and the forge call
+    them, and the teams the tree says they are in."""
+
+    user: str = ""
+    email: str = ""
+    login: str = ""
+    teams: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Who brought a job's file into the desired tree, as of the commit that last changed it.
+
+    `file` is the blob id this speaks of: a later edit does not ride on an earlier approval. `approvers` are people
+    other than the author. `proven` says what stands behind author and approvers.
+    """
+
+    job: JobKey
+    digest: Digest
+    file: str
+    commit: CommitId
+    author: Person
+    pull_request: str = ""
+    approvers: tuple[Person, ...] = ()
+    proven: Proof = Proof.NONE
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """Everything seen, by name. A node that was never observed is absent and has no capacity."""
 
     nodes: Mapping[NodeName, NodeObservation] = field(default_factory=dict)
     jobs: Mapping[JobKey, JobObservation] = field(default_factory=dict)
+    provenance: Mapping[JobKey, Provenance] = field(default_factory=dict)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from reconciler.model.units import SECOND
+
 
 class ReasonCode(StrEnum):
     """Why a job is where it is."""
@@ -22,8 +24,16 @@ class ReasonCode(StrEnum):
     QUEUE_GONE = "QueueGone"
     INVALID = "Invalid"
     ADMISSIONS_FROZEN = "AdmissionsFrozen"
+    POLICY = "Policy"
+    APPROVAL = "Approval"
+    POLICY_PLAN = "PolicyPlan"
     # a candidate that waits
     QUOTA_CEILING = "QuotaCeiling"
+    QUOTA_EXHAUSTED = "QuotaExhausted"
+    LEND_LIMIT = "LendLimit"
+    NON_PREEMPTIBLE_OVER_GUARANTEE = "NonPreemptibleOverGuarantee"
+    FAIR_SHARE_REACHED = "FairShareReached"
+    AFTER_RECLAIM = "AfterReclaim"
     WAITING_FOR_VICTIMS = "WaitingForVictims"
     HELD_FOR = "HeldFor"
     AFTER_PREEMPTOR = "AfterPreemptor"
@@ -37,12 +47,20 @@ class ReasonCode(StrEnum):
     GROUPS_DO_NOT_FIT = "GroupsDoNotFit"
     NODE_RESOURCES = "NodeResources"
     PROTECTED = "Protected"
+    PROTECTED_UNTIL = "ProtectedUntil"
+    WOULD_DELAY = "WouldDelay"
+    STARTS_SOON = "StartsSoon"
     SEARCH_LIMIT = "SearchLimit"
     # holds GPUs
     PLACED = "Placed"
     RUNNING = "Running"
     NODE_LOST = "NodeLost"
+    REPAIR_WAIT = "RepairWait"
+    MOVED = "Moved"
+    RESIZED = "Resized"
     PREEMPTED = "Preempted"
+    RECLAIMED = "Reclaimed"
+    FAIR_SHARE = "FairShare"
     START_FAILED = "StartFailed"
     RANK_FAILED = "RankFailed"
     TIME_LIMIT = "TimeLimit"
@@ -78,11 +96,21 @@ SENTENCES: dict[ReasonCode, str] = {
     ReasonCode.NEVER_FITS_QUOTA: "needs {need} GPUs; queue {queue} can never hold more than {most}",
     ReasonCode.SUSPENDED: "suspended in its file",
     ReasonCode.AFTER: "waits for {job} to be {condition}",
-    ReasonCode.BACK_OFF: "failed {failures} times; next attempt at {until}",
+    ReasonCode.BACK_OFF: "failed {failures} times, last: {last}; next attempt at {until}",
     ReasonCode.QUEUE_GONE: "queue {queue} no longer exists",
     ReasonCode.INVALID: "its file is invalid: {problem}",
     ReasonCode.ADMISSIONS_FROZEN: "nothing is admitted while a cluster file is invalid: {file}",
+    ReasonCode.POLICY: "policy {policy} denies it ({rule}): {message}",
+    ReasonCode.APPROVAL: "policy {policy} wants approval by {approvers} ({rule}): {message}",
+    ReasonCode.POLICY_PLAN: "policy {policy} denies what its start would do ({rule}): {message}",
     ReasonCode.QUOTA_CEILING: "queue {queue} would hold {wouldBe} of at most {ceiling} {gpuType}",
+    ReasonCode.QUOTA_EXHAUSTED: "needs {need} {gpuType}; queue {queue} may add {room} before others give some back",
+    ReasonCode.LEND_LIMIT: "needs {need} {gpuType}; queue {lender} lends no more than {lend} of what it does not use",
+    ReasonCode.NON_PREEMPTIBLE_OVER_GUARANTEE: "it is not preemptible, so it may only use what queue {queue} is "
+    "guaranteed: {used} in use and {need} needed of {guaranteed} {gpuType}",
+    ReasonCode.FAIR_SHARE_REACHED: "queue {queue} would have {share} {gpuType} a weight above its guarantee, "
+    "more than the {otherShare} of {other}",
+    ReasonCode.AFTER_RECLAIM: "gave borrowed GPUs back; borrows again from {until}",
     ReasonCode.WAITING_FOR_VICTIMS: "{victims} stopping; {released} of {needed} GPUs released",
     ReasonCode.HELD_FOR: "{gpus} free GPUs are promised to {owner}",
     ReasonCode.AFTER_PREEMPTOR: "evicted by {preemptor}, which starts first",
@@ -96,11 +124,19 @@ SENTENCES: dict[ReasonCode, str] = {
     ReasonCode.GROUPS_DO_NOT_FIT: "{fitting} of {needed} groups of {size} fit inside one {level} each",
     ReasonCode.NODE_RESOURCES: "{short} is short on the nodes that have the GPUs",
     ReasonCode.PROTECTED: "{protected} GPUs it could take are protected: {by}",
+    ReasonCode.PROTECTED_UNTIL: "{protected} GPUs it could take are protected until {until}: {by}",
+    ReasonCode.WOULD_DELAY: "would delay {owner}, which is to start at {from}, until {to}",
+    ReasonCode.STARTS_SOON: "starts on free GPUs at {at}; nobody is evicted for less than that",
     ReasonCode.SEARCH_LIMIT: "not found in {steps} steps",
     ReasonCode.PLACED: "{gpus} GPUs in one {level}",
     ReasonCode.RUNNING: "all {ranks} ranks started",
     ReasonCode.NODE_LOST: "{nodes} lost",
+    ReasonCode.REPAIR_WAIT: "{missing} of {need} GPUs lost; keeps the rest for a replacement until {until}",
+    ReasonCode.MOVED: "moves to {target}{purpose}; {lost} GPU-seconds since the last checkpoint",
+    ReasonCode.RESIZED: "goes on with {gpus} GPUs instead of {held}{purpose}; {lost} GPU-seconds since the last checkpoint",
     ReasonCode.PREEMPTED: "gives way to {preemptor}; {lost} GPU-seconds since the last checkpoint",
+    ReasonCode.RECLAIMED: "gives borrowed GPUs back to {preemptor}; {lost} GPU-seconds since the last checkpoint",
+    ReasonCode.FAIR_SHARE: "evens out use with {preemptor}; {lost} GPU-seconds since the last checkpoint",
     ReasonCode.START_FAILED: "{node} did not start it: {why}",
     ReasonCode.RANK_FAILED: "a rank on {node} exited with {exitCode}",
     ReasonCode.TIME_LIMIT: "its time limit of {limit} s is over",
@@ -117,6 +153,25 @@ class _Shown(dict[str, Number]):
         return "?"
 
 
+_INSTANTS = frozenset({"until", "from", "to", "at", "deadline"})
+
+
+def _told(name: str, value: Number) -> Number:
+    """An instant as people write it, to the second, in UTC; any other number as it is."""
+    if name not in _INSTANTS or not isinstance(value, int):
+        return value
+    days, rest = divmod(value // SECOND, 86_400)
+    # Days since 1970 to a date of the Gregorian calendar, counted in years that begin in March.
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    month = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * month + 2) // 5 + 1
+    month = month + 3 if month < 10 else month - 9
+    year = year_of_era + 400 * era + (1 if month <= 2 else 0)
+    return f"{year:04d}-{month:02d}-{day:02d}T{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}Z"
+
+
 def sentence(why: Reason) -> str:
     """The reason as one clause in English. A number that is missing shows as `?`, never as an error."""
-    return SENTENCES[why.code].format_map(_Shown(why.numbers))
+    return SENTENCES[why.code].format_map(_Shown((name, _told(name, value)) for name, value in why.numbers))

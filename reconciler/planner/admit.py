@@ -2,117 +2,254 @@
 
 One sweep over the candidates, in the order given; nobody is looked at twice. A way that does less harm wins outright.
 Free GPUs only become fewer during a sweep, so a shape that failed once is not searched again: ten thousand alike
-jobs cost one search. Why a job that waits does wait is for `explain`.
+jobs cost one search. Who finds no way books GPUs for later (`backfill`, `hold`), within the limits of the rules, and
+binds those behind it. Why a job that waits does wait is for `explain`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from reconciler.model.allocation import JobRecord
 from reconciler.model.job import Job
-from reconciler.model.units import GpuType
-from reconciler.planner import explain
+from reconciler.model.reasons import Reason, ReasonCode, reason
+from reconciler.model.units import GpuType, Instant, JobKey
+from reconciler.planner import elastic, explain
+from reconciler.planner.backfill import Bookings, Openness
 from reconciler.planner.draft import Draft
+from reconciler.planner.hold import Holds
+from reconciler.planner.mixed import mixed_spot
+from reconciler.planner.moves import Movable, find_moves, move
+from reconciler.planner.order import Line
 from reconciler.planner.placement import Shape, Spot, shape_of
-from reconciler.planner.preemption import Standing, find_victims, may_preempt
+from reconciler.planner.preemption import ROUND, find_victims
 from reconciler.planner.promise import waiting_for, waits_for_preemptor
+from reconciler.planner.rights import Standing, borrows_again
+from reconciler.planner.shrink import find_shrinks, shrink
+from reconciler.planner.soon import starts_soon
 from reconciler.topology.tree import NodeMask
 
 MAX_PREEMPTORS: Final = 32  # jobs a round for which victims are searched and found
 
-Candidates = Iterable[tuple[JobRecord, Job]]
-_Demand = tuple[Shape, GpuType, NodeMask]
+_ALL_PASS: Final = frozenset({"always"})  # of `jobsMayPass`
+_OTHER_TYPES_PASS: Final = frozenset({"otherGpuTypes"})
+
+_Demand = tuple[Shape, GpuType, NodeMask, Openness]
 
 
 class Sweep:
     """One pass over the candidates, and what it has learnt on the way."""
 
-    __slots__ = ("_draft", "_hopeless", "_never", "_no_free", "_no_releasing", "_preemptors", "standing")
+    __slots__ = (
+        "_draft", "_first_waiting", "_has_elastic", "_holds", "_hopeless", "_movable", "_never", "_no_free", "_no_releasing", "_open_to", "_preemptors", "_untried", "_unprotected",
+        "bookings", "on_free", "soon", "standing", "started",
+    )  # fmt: skip
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._never = explain.Never(draft)
-        self._hopeless: set[explain.Likes] = set()  # tried in every way since anything was released
+        self._hopeless: set[tuple[explain.Likes, Openness]] = set()  # tried in every way since anything was released
         self._no_free: set[_Demand] = set()
         self._no_releasing: set[_Demand] = set()
         self._preemptors = 0
+        self._open_to: Openness = ()  # bookings that do not bind the candidate at hand
+        self._first_waiting: dict[GpuType, JobKey] = {}
+        self._unprotected: set[explain.Likes] = set()  # no protection that ends soon would help these
+        self.soon: dict[JobKey, Instant] = {}  # who starts without victims, when time limits have freed its GPUs
+        self.started: list[JobKey] = []  # in the order of the pass, promised ones too
+        self._untried: set[JobKey] = set()  # for whom no victims were looked for: this round's steps were used up
         self.standing = Standing(draft)
+        self.bookings = Bookings(draft)
+        self._holds = Holds(draft, self.bookings)
+        self._movable = Movable(draft)
+        self.on_free: list[JobKey] = []  # who started on free GPUs, in the order of the pass
+        self._has_elastic = any(job.elastic is not None for job in draft.desired.jobs.values())
 
-    def run(self, candidates: Candidates) -> list[tuple[JobRecord, Job, explain.Likes]]:
+    def run(self, candidates: Line) -> list[tuple[JobRecord, Job, explain.Likes]]:
         """Start or promise whoever can be; the others are returned, in order, with what makes them alike."""
         waiting = []
-        for record, job in candidates:
+        for record, asked in candidates:
+            job = elastic.smallest(asked)  # more than that displaces nobody, and is no reason to wait
             alike = explain.likes(self._draft, job)
             after = waits_for_preemptor(self._draft, record) if record.preemptor is not None else None
-            if after is not None:
-                explain.settle_waiting(self._draft, record, after)
-            elif alike in self._hopeless and not record.avoid:
-                waiting.append((record, job, alike))
-            elif (never := self._never.why(job)) is not None:
-                explain.settle_waiting(self._draft, record, never)
-            elif not self._start(record, job):
-                waiting.append((record, job, alike))
+            why = after or self._never.why(job) or borrows_again(self._draft, record, job) or self._behind(job)
+            open_to = self.bookings.openness(record, job)
+            if why is not None:
+                explain.settle_waiting(self._draft, record, why)
+            elif ((alike, open_to) not in self._hopeless or record.avoid) and self._start(record, asked, open_to):
+                placed = self._draft.records[record.job]
+                self.bookings.placed(placed)
+                self.started.append(record.job)
+                candidates.renew([record.queue, *(self._draft.records[key].queue for key in placed.victims)])
+            elif record.job in self._untried:
+                why = reason(ReasonCode.SEARCH_LIMIT, steps=ROUND)
+                explain.settle_waiting(self._draft, self._book(record, job, alike), why)
+            elif record.job in self.soon:
+                why = reason(ReasonCode.STARTS_SOON, at=self.soon[record.job])
+                explain.settle_waiting(self._draft, self._book(record, job, alike), why)
+            else:
+                waiting.append((self._book(record, job, alike), job, alike))
                 if not record.avoid:
-                    self._hopeless.add(alike)
+                    self._hopeless.add((alike, open_to))
         return waiting
 
-    def _start(self, record: JobRecord, job: Job) -> bool:
-        types = self._draft.types_for(job)
-        return (
-            any(self._on_free(record, job, kind) for kind in types)
-            or any(self._on_releasing(record, job, kind) for kind in types)
-            or any(self._by_preemption(record, job, kind) for kind in types)
-        )
+    def _behind(self, job: Job) -> Reason | None:
+        """BlockedByEarlier, where the rules let nobody pass one who waits, or nobody who wants the same type."""
+        if not self._first_waiting:
+            return None
+        same_type_only = self._draft.desired.scheduling.jobs_may_pass in _OTHER_TYPES_PASS
+        kinds = self._draft.types_for(job) if same_type_only else tuple(self._first_waiting)
+        owner = next((self._first_waiting[kind] for kind in kinds if kind in self._first_waiting), None)
+        return reason(ReasonCode.BLOCKED_BY_EARLIER, owner=owner) if owner is not None else None
+
+    def _book(self, record: JobRecord, job: Job, alike: explain.Likes) -> JobRecord:
+        """No way for it: from now on others have to mind it, as far as the rules say."""
+        if self._draft.desired.scheduling.jobs_may_pass not in _ALL_PASS:
+            for kind in self._draft.types_for(job):
+                self._first_waiting.setdefault(kind, record.job)
+        job = elastic.smallest(job)
+        if record.hold is not None:
+            return self._holds.gather(record, job)
+        if alike not in self._unprotected:
+            held = self._holds.gather_protected(record, job, self.standing)
+            if held is not None:
+                return held
+            self._unprotected.add(alike)
+        if self.bookings.reserve(record, job) is None and self._holds.is_due(record):
+            return self._holds.gather(record, job)
+        return record
+
+    def _start(self, record: JobRecord, asked: Job, open_to: Openness) -> bool:
+        job = elastic.smallest(asked)
+        idle = self.bookings.idle(open_to)
+        with self.bookings.lifted(idle):
+            self._open_to = idle
+            for sized in elastic.sizes_of(asked):
+                types = self._unbooked(sized, open_to)
+                if any(self._on_free(record, sized, kind) for kind in types) or self._on_several(record, sized, types):
+                    return True
+        later = self.bookings.for_taking(record, job) if open_to else ()
+        with self.bookings.lifted(later):
+            self._open_to = later
+            types = self._unbooked(job, later)
+            if any(way(record, job, kind) for way in (self._on_releasing, self._by_shrinking) for kind in types):
+                return True
+        if any(
+            self._by_moving(record, job, kind) for kind in types
+        ):  # who moves minds all bookings: its end is another
+            return True
+        with self.bookings.lifted(later):
+            return any(self._by_preemption(record, job, kind) for kind in types)
+
+    def _unbooked(self, job: Job, open_to: Openness) -> list[GpuType]:
+        """The types of which it takes nobody's booked quota."""
+        bookings = self.bookings
+        return [kind for kind in self._draft.types_for(job) if bookings.delayed(job, kind, open_to) is None]
 
     def _key(self, record: JobRecord, job: Job, kind: GpuType) -> _Demand | None:
         """What failed for this fails for all its likes. A job that avoids nodes has no likes."""
-        return None if record.avoid else (shape_of(job), kind, self._draft.drained(job))
+        return None if record.avoid else (shape_of(job), kind, self._draft.drained(job), self._open_to)
 
     def _on_free(self, record: JobRecord, job: Job, kind: GpuType) -> bool:
         """Free GPUs: nothing and nobody is disturbed."""
         draft, key = self._draft, self._key(record, job, kind)
-        if key in self._no_free or draft.quotas.breach(job.queue, kind, job.gpus):
+        if key in self._no_free or draft.breach(job, kind):
             return False
         spot = draft.look(record, job, kind)
-        if isinstance(spot, Spot):
+        if isinstance(spot, Spot) and not draft.breach(job, kind, spot=spot):
             draft.start(record, job, spot)
+            self.on_free.append(record.job)
             return True
         if key is not None:
             self._no_free.add(key)
         return False
 
+    def _on_several(self, record: JobRecord, job: Job, types: list[GpuType]) -> bool:
+        """Free GPUs of several types, for a job that says it may be so."""
+        if not job.mixed_types or len(types) < len(self._draft.types_for(job)):
+            return False
+        spot = mixed_spot(self._draft, record, job)
+        if spot is not None:
+            self._draft.start(record, job, spot)
+        return spot is not None
+
     def _on_releasing(self, record: JobRecord, job: Job, kind: GpuType) -> bool:
         """Free GPUs and those already being released and promised to nobody: a promise without victims."""
         draft, key = self._draft, self._key(record, job, kind)
         leaving = draft.releasing(kind)
-        if not leaving or key in self._no_releasing or draft.quotas.breach(job.queue, kind, job.gpus):
+        if not leaving or key in self._no_releasing or draft.breach(job, kind, promised=True):
             return False
         with draft.without(leaving, kind):
             spot = draft.look(record, job, kind)
-        if isinstance(spot, Spot):
+        if isinstance(spot, Spot) and not draft.breach(job, kind, promised=True, spot=spot):
             draft.promise(record, job, spot, waiting_for(draft, spot))
             return True
         if key is not None:
             self._no_releasing.add(key)
         return False
 
-    def _by_preemption(self, record: JobRecord, job: Job, kind: GpuType) -> bool:
-        """The mildest set of lower gangs of its queue gives way."""
+    def _by_shrinking(self, record: JobRecord, job: Job, kind: GpuType) -> bool:
+        """Elastic gangs become smaller."""
         draft = self._draft
-        if self._preemptors >= MAX_PREEMPTORS or not may_preempt(draft, job):
+        if self._preemptors >= MAX_PREEMPTORS or not self._has_elastic:
             return False
-        able, _ = self.standing.below(job.queue, draft.priority(job), kind)
-        found = find_victims(draft, record, job, kind, able) if able else None
+        found = find_shrinks(draft, record, job, kind, self.standing.claim(job, kind))
+        if found is None or self._soon(record, job, kind, found.jobs):
+            return False
+        for gang in found.gangs:
+            shrink(draft, gang, record.job)
+        self._promise(record, job, found.spot, found.jobs)
+        return True
+
+    def _by_moving(self, record: JobRecord, job: Job, kind: GpuType) -> bool:
+        """A few small gangs step aside."""
+        draft = self._draft
+        if self._preemptors >= MAX_PREEMPTORS:
+            return False
+        found = find_moves(draft, record, job, kind, self._movable)
+        if found is None or self._soon(record, job, kind, found.jobs):
+            return False
+        for key, spot in found.spots.items():
+            move(draft, draft.records[key], spot, record.job)
+        self._promise(record, job, found.spot, found.jobs)
+        return True
+
+    def _soon(self, record: JobRecord, job: Job, kind: GpuType, disturbed: tuple[JobKey, ...]) -> bool:
+        """Time limits start it just as soon; then nobody is disturbed for it."""
+        at = starts_soon(self._draft, record, job, kind, disturbed)
+        if at is not None:
+            self.soon[record.job] = at
+        return at is not None
+
+    def _promise(self, record: JobRecord, job: Job, spot: Spot, disturbed: tuple[JobKey, ...]) -> None:
+        """The gang waits for what those who were told to step aside still hold of its spot."""
+        self._disturbed(disturbed)
+        self._draft.promise(record, job, spot, {*waiting_for(self._draft, spot), *disturbed})
+
+    def _disturbed(self, gangs: tuple[JobKey, ...]) -> None:
+        """These were told to stop: what they free beyond the need belongs to nobody, and everything is to be tried anew."""
+        self._preemptors += 1
+        self.standing.forget(gangs)
+        self._movable.forget(gangs)
+        self._no_releasing.clear()
+        self._hopeless.clear()
+
+    def _by_preemption(self, record: JobRecord, job: Job, kind: GpuType) -> bool:
+        """The mildest lawful set of gangs gives way, unless time limits start it just as soon."""
+        draft = self._draft
+        if self._preemptors >= MAX_PREEMPTORS:
+            return False
+        if self.standing.effort.spent >= ROUND:
+            self._untried.add(record.job)
+            return False
+        found = find_victims(draft, record, job, kind, self.standing.claim(job, kind))
         if found is None:
             return False
-        self._preemptors += 1
+        if self._soon(record, job, kind, found.jobs):
+            return False
         for victim in found.jobs:
-            draft.evict(draft.records[victim], record.job)
-        self.standing.forget()
-        self._no_releasing.clear()  # what the victims free beyond the need belongs to nobody
-        self._hopeless.clear()
+            draft.evict(draft.records[victim], record.job, found.causes[victim])
+        self._disturbed(found.jobs)
         waits = {*waiting_for(draft, found.spot), *found.jobs}
         gap = () if found.proved else (("lost", int(found.lost)), ("lostAtLeast", int(found.bound)))
         draft.promise(record, job, found.spot, waits, victims=found.jobs, unproved=gap)

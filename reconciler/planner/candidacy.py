@@ -76,11 +76,18 @@ def not_a_candidate(case: Case, job: Job) -> Reason | None:
     queues = world.desired.quotas.queues
     if queues and job.queue not in queues:
         return reason(ReasonCode.QUEUE_GONE, queue=job.queue)
+    hold = world.desired.policy.get(case.key)
+    if hold is not None:
+        approvers = {"approvers": ", ".join(hold.approvers)} if hold.approvers else {}
+        code = ReasonCode.APPROVAL if hold.approvers else ReasonCode.POLICY
+        return reason(code, policy=hold.policy, rule=hold.rule, message=hold.message, **approvers)
     for dependency in job.after:
         if not _met(world, dependency):
             return reason(ReasonCode.AFTER, job=dependency.job, condition=dependency.condition)
     if record is not None and case.same and record.retry_at is not None and record.retry_at > world.now:
-        return reason(ReasonCode.BACK_OFF, failures=record.failures, until=record.retry_at)
+        if record.reason.code is ReasonCode.BACK_OFF:
+            return record.reason  # it says what failed, which nothing else remembers
+        return reason(ReasonCode.BACK_OFF, failures=record.failures + record.failed_starts, until=record.retry_at)
     if world.desired.blocked:
         return reason(ReasonCode.ADMISSIONS_FROZEN, file=world.desired.blocked)
     return None

@@ -58,7 +58,7 @@ class Supply:
     """
 
     __slots__ = (
-        "cpus", "drift", "engines", "ground", "held", "memory", "promised", "reduced", "usable",
+        "claimed", "cpus", "drift", "engines", "ground", "held", "memory", "promised", "reduced", "usable",
     )  # fmt: skip
 
     def __init__(self, ground: Ground, observed: Observed, live: Mapping[JobKey, int], held: Iterable[Masks],
@@ -66,7 +66,7 @@ class Supply:
         """`live`: the attempt of each job that holds GPUs; `held`, `promised`: masks to begin with."""
         self.ground = ground
         size = len(ground.nodes)
-        self.usable, self.held, self.promised = [0] * size, [0] * size, [0] * size
+        self.usable, self.held, self.promised, self.claimed = [0] * size, [0] * size, [0] * size, [0] * size
         self.cpus, self.memory = [0] * size, [0] * size
         self.reduced: list[int] = []
         self.engines = {kind: ground.engine(kind) for kind in ground.types}
@@ -140,6 +140,16 @@ class Supply:
         """Bind free GPUs, or GPUs promised to the same gang, to it."""
         self._bind(masks, self.held)
 
+    def unhold(self, masks: Masks) -> None:
+        """GPUs that a gang has let go of: free for all, unless promised or claimed."""
+        for node, mask in masks.items():
+            index = self.ground.tree.index_of.get(node)
+            if index is not None:
+                self.held[index] &= ~mask
+                free = mask & self.usable[index] & ~self.promised[index] & ~self.claimed[index]
+                if free:
+                    self.engines[self.ground.nodes[index].shape.gpu_type].give(index, free)
+
     def keep(self, masks: Masks) -> None:
         """Promise GPUs; those still held by others are bound already and stay so."""
         self._bind(masks, self.promised)
@@ -147,10 +157,26 @@ class Supply:
     def _bind(self, masks: Masks, target: list[int]) -> None:
         for node, mask in masks.items():
             index = self.ground.tree.index_of[node]
-            free = mask & self.usable[index] & ~self.held[index] & ~self.promised[index]
+            free = mask & self.usable[index] & ~self.held[index] & ~self.promised[index] & ~self.claimed[index]
             if free:
                 self.engines[self.ground.nodes[index].shape.gpu_type].take(index, free)
             target[index] |= mask
+
+    def claim(self, masks: Mapping[int, int]) -> None:
+        """Offer these GPUs (by node number, claimed by nobody yet) to nobody: someone who waits has claimed them."""
+        for index, mask in masks.items():
+            free = mask & self.usable[index] & ~self.held[index] & ~self.promised[index]
+            if free:
+                self.engines[self.ground.nodes[index].shape.gpu_type].take(index, free)
+            self.claimed[index] |= mask
+
+    def unclaim(self, masks: Mapping[int, int]) -> None:
+        """Take a claim back."""
+        for index, mask in masks.items():
+            self.claimed[index] &= ~mask
+            free = mask & self.usable[index] & ~self.held[index] & ~self.promised[index]
+            if free:
+                self.engines[self.ground.nodes[index].shape.gpu_type].give(index, free)
 
     def unkeep(self, masks: Masks) -> None:
         """Take a promise back."""
@@ -158,18 +184,18 @@ class Supply:
             index = self.ground.tree.index_of.get(node)
             if index is not None:
                 self.promised[index] &= ~mask
-                free = mask & self.usable[index] & ~self.held[index]
+                free = mask & self.usable[index] & ~self.held[index] & ~self.claimed[index]
                 if free:
                     self.engines[self.ground.nodes[index].shape.gpu_type].give(index, free)
 
     def give(self, gpu_type: GpuType, masks: Masks) -> None:
-        """Offer the GPUs of a gang inside a trial, as if it were gone: those usable and promised to nobody."""
-        engine = self.engines[gpu_type]
+        """Offer the GPUs of a gang inside a trial, as if it were gone: those usable, promised to nobody and claimed by nobody."""
+        engine, nodes = self.engines[gpu_type], self.ground.nodes
         for node, mask in masks.items():
             index = self.ground.tree.index_of.get(node)
             if index is not None:
-                free = mask & self.usable[index] & ~self.promised[index]
-                if free:
+                free = mask & self.usable[index] & ~self.promised[index] & ~self.claimed[index]
+                if free and nodes[index].shape.gpu_type == gpu_type:
                     engine.give(index, free)
 
     @contextmanager

@@ -56,25 +56,30 @@ def _action(before: JobRecord | None, after: JobRecord) -> Action:
     if after.state is JobState.STOPPING and (
         old is not JobState.STOPPING or before is None or before.cause is not after.cause
     ):
-        return (
-            Action.PREEMPT
-            if after.cause is Cause.PREEMPTED
-            else Action.REPLACE
-            if after.cause is Cause.CHANGED
-            else Action.STOP
-        )
+        return _BY_CAUSE.get(after.cause, Action.STOP) if after.cause is not None else Action.STOP
     if after.state is JobState.STARTING and (before is None or before.attempt != after.attempt):
         return Action.PLACE
     if after.state is JobState.STARTING and after.phase is Phase.RUN:
         return Action.START
     if before is not None and before.digest != after.digest:
         return Action.REPLACE
+    if before is not None and after.hold is not None and before.hold != after.hold:
+        return Action.HOLD
     if old is after.state and before is not None and before.reason.code is after.reason.code:
         return Action.PHASE
     if old is JobState.STOPPING and after.state in (JobState.PENDING, JobState.HELD):
         return Action.RELEASE
     return _BY_STATE[after.state]
 
+
+_BY_CAUSE: Final = {
+    Cause.PREEMPTED: Action.PREEMPT,
+    Cause.RECLAIMED: Action.PREEMPT,
+    Cause.FAIR_SHARE: Action.PREEMPT,
+    Cause.CHANGED: Action.REPLACE,
+    Cause.MOVED: Action.MOVE,
+    Cause.RESIZED: Action.RESIZE,
+}
 
 _BY_STATE: Final = {
     JobState.HELD: Action.HOLD,

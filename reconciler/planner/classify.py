@@ -15,14 +15,15 @@ from typing import Final
 from reconciler.model.allocation import Allocation, JobRecord, Tombstone
 from reconciler.model.desired import Desired
 from reconciler.model.job import Job
-from reconciler.model.lifecycle import Cause, JobState, Outcome, check_move
+from reconciler.model.lifecycle import Cause, JobState, Outcome, Phase, check_move
 from reconciler.model.observed import Observed
 from reconciler.model.reasons import Reason, ReasonCode, reason
 from reconciler.model.units import Digest, GpuSeconds, Instant, JobKey, QueueName, seconds
 from reconciler.planner import steps
 from reconciler.planner.candidacy import FINAL, Case, World, not_a_candidate
-from reconciler.planner.draft import limit_of, open_window
+from reconciler.planner.draft import limit_of
 from reconciler.planner.memo import masks_of
+from reconciler.planner.windows import open_window
 
 
 class Bucket(StrEnum):
@@ -75,7 +76,8 @@ def judge_all(
         case = Case(key=key, job=job, record=known, world=world)
         judged = ACTIONS[bucket_of(case)](case)
         if judged is not None:
-            records[key] = judged
+            waits = judged.hold is None or judged.state is JobState.PENDING
+            records[key] = judged if waits else replace(judged, hold=None)
         _bury_unheld(tombstones, case, judged)
     return records, {key: tombstones[key] for key in sorted(tombstones)}
 
@@ -86,7 +88,7 @@ def _just_waits(record: JobRecord, job: Job, desired: Desired) -> bool:
         record.state is JobState.PENDING
         and record.digest == job.digest
         and record.retry_at is None
-        and not (job.suspend or job.after or desired.blocked)
+        and not (job.suspend or job.after or desired.blocked or record.job in desired.policy)
         and (not desired.quotas.queues or job.queue in desired.quotas.queues)
     )
 
@@ -233,11 +235,18 @@ def _at_work(case: Case) -> JobRecord | None:
         limit = limit_of(case.job, world.desired)
         if limit is not None and world.now >= record.started + limit - record.grace:
             return _stop(case, Cause.TIME_LIMIT, _over_limit(case))
-    window = open_window(record, world.desired.windows, world.now) if world.desired.windows else None
+    window = (
+        open_window(record, world.desired.windows, world.desired.quotas, world.now) if world.desired.windows else None
+    )
     if window is not None:
         why = reason(ReasonCode.MAINTENANCE, excluded=record.gpus_held, window=window.name)
-        return _stop(case, Cause.MAINTENANCE, why)
+        return _stop(case, Cause.MAINTENANCE, why, at_once=window.drain == "kill")
     return record
+
+
+def _broken(case: Case) -> JobRecord | None:
+    """Below strength: `repair` decides. One that holds nothing any more is a candidate like others."""
+    return case.record if case.state is JobState.REPAIRING else _waiting(case)
 
 
 def _waiting(case: Case) -> JobRecord | None:
@@ -253,7 +262,7 @@ ACTIONS: Final[Mapping[Bucket, Callable[[Case], JobRecord | None]]] = {
     Bucket.SUSPENDED: _suspended,
     Bucket.LOST: _lost,
     Bucket.STOPPING: _stopping,
-    Bucket.BROKEN: _waiting,
+    Bucket.BROKEN: _broken,
     Bucket.PROMISED: _promised,
     Bucket.STARTING: _at_work,
     Bucket.RUNNING: _at_work,
@@ -266,16 +275,20 @@ def _holds(case: Case) -> bool:
     return case.state is not None and case.state.holds_gpus
 
 
-def _stop(case: Case, cause: Cause, why: Reason) -> JobRecord | None:
-    """Begin to stop; when it is stopping already a stronger cause only changes where it ends."""
+def _stop(case: Case, cause: Cause, why: Reason, *, at_once: bool = False) -> JobRecord | None:
+    """Begin to stop; when it is stopping already a stronger cause only changes where it ends. `at_once`: without the
+    checkpoint it may have been promised."""
     record = case.record
     if record is None:
         return None
     if record.state is JobState.STOPPING:
         stronger = record.cause is None or cause.strength > record.cause.strength
-        return replace(record, cause=cause, reason=why) if stronger else record
+        return replace(record, cause=cause, reason=why, promise=None) if stronger else record
     world = case.world
-    lost = steps.lost_gpu_seconds(record, world.observed, world.now) if not record.grace else 0
+    lost = steps.lost_gpu_seconds(record, world.observed, world.now) if at_once or not record.grace else 0
+    if at_once:
+        deadline = Instant(world.now + world.desired.scheduling.kill_after)
+        return steps.begin_stop(record, cause, why, phase=Phase.STOP, deadline=deadline, lost=GpuSeconds(lost))
     return steps.gentle_stop(record, cause, why, world.desired.scheduling, world.now, GpuSeconds(lost))
 
 

@@ -12,25 +12,30 @@ from dataclasses import replace
 from typing import Final
 
 from reconciler.model.allocation import JobRecord, Placement, Promise
-from reconciler.model.desired import Desired, Window
+from reconciler.model.desired import Desired
 from reconciler.model.job import Job, OnPreempt
 from reconciler.model.lifecycle import Cause, JobState, Phase, check_move
 from reconciler.model.observed import AttemptState, NodeCondition, NodeObservation, Observed
 from reconciler.model.queue import PriorityClass
 from reconciler.model.reasons import Reason, ReasonCode, reason
-from reconciler.model.units import GpuSeconds, GpuType, Instant, JobKey, Nanoseconds, NodeName
-from reconciler.planner import placement, ranks, steps
+from reconciler.model.units import GpuSeconds, GpuType, Instant, JobKey, Nanoseconds, NodeName, QueueName
+from reconciler.planner import elastic, placement, ranks, steps, windows
 from reconciler.planner.capacity import Supply
 from reconciler.planner.ground import Ground
 from reconciler.planner.memo import masks_of
-from reconciler.planner.order import SortKey, line_key
+from reconciler.planner.order import SortKey, line_key, starved_before
 from reconciler.planner.placement import Ask, Shape, Spot, Unfit
-from reconciler.planner.quota import Quotas
+from reconciler.planner.quota import Breach, Quotas
 from reconciler.topology.tree import NodeMask
 
 FIRST_PORT: Final = 29500
 PORTS: Final = 2500
 _NAMED: Final = 5  # gangs named in a reason; the record lists them all
+_GIVES_WAY: Final = {
+    Cause.PREEMPTED: ReasonCode.PREEMPTED,
+    Cause.RECLAIMED: ReasonCode.RECLAIMED,
+    Cause.FAIR_SHARE: ReasonCode.FAIR_SHARE,
+}
 
 
 class Draft:
@@ -46,18 +51,18 @@ class Draft:
     ) -> None:
         self.desired, self.observed, self.ground, self.now = desired, observed, ground, now
         self.records = records
-        self.quotas = Quotas(desired.quotas)
+        self.quotas = Quotas(desired.quotas, ground.declared, ground.gpus_by_node)
         self.types: dict[JobKey, GpuType] = {}
         self._asks: dict[tuple[Shape, GpuType], tuple[Ask, ...]] = {}
         self._refused: dict[tuple[object, ...], NodeMask] = {}
-        self._drained: dict[Nanoseconds | None, NodeMask] = {}
+        self._drained: dict[tuple[Nanoseconds | None, QueueName], NodeMask] = {}
         self._values = {name: known.value for name, known in desired.classes.items()}
         self._ports: dict[NodeName, set[int]] | None = None
         holding = [r for r in records.values() if r.placement is not None and r.state.holds_gpus]
         promised = [r for r in records.values() if r.promise is not None]
         self.supply = Supply(
             ground, observed, {r.job: r.attempt for r in holding},
-            (self.masks(r) for r in holding), (self.masks(r) for r in promised),
+            (self.masks(r) for r in holding), (promised_masks(r) for r in promised),
         )  # fmt: skip
         for record in holding:
             self._charge(record, held=True)
@@ -66,7 +71,13 @@ class Draft:
         self.stuck = tuple(r for r in holding if self._overdue(r))
         self._releasing: dict[GpuType, list[JobRecord]] = {}
         for record in holding:
-            if record.state is JobState.STOPPING and record.job in self.types and record not in self.stuck:
+            keeps = record.cause is Cause.NODE_LOST and self.job(record) is not None  # what is left is for its repair
+            if (
+                record.state is JobState.STOPPING
+                and record.job in self.types
+                and not keeps
+                and record not in self.stuck
+            ):
                 self._releasing.setdefault(self.types[record.job], []).append(record)
 
     def _overdue(self, record: JobRecord) -> bool:
@@ -82,9 +93,10 @@ class Draft:
     # --- what is known ---
 
     def masks(self, record: JobRecord) -> Mapping[NodeName, int]:
-        """GPU masks by node of the gang's place, or of the place promised to it."""
-        place = record.placement if record.promise is None else record.promise.placement
-        return masks_of(place) if place is not None else {}
+        """GPU masks by node that the gang holds; of the place promised to it when it holds none."""
+        if record.placement is not None and (record.state.holds_gpus or record.promise is None):
+            return masks_of(record.placement)
+        return promised_masks(record)
 
     def job(self, record: JobRecord) -> Job | None:
         """Its file's present form, if it describes the same incarnation."""
@@ -96,7 +108,7 @@ class Draft:
         key = (placement.shape_of(job), gpu_type)
         found = self._asks.get(key)
         if found is None:
-            found = self._asks[key] = placement.asks_of(job, self.ground, gpu_type)
+            found = self._asks[key] = placement.asks_of(job, self.ground, self.ground.node_sizes[gpu_type])
         return found
 
     def refused(self, job: Job, *, soft_taints: bool = False) -> NodeMask:
@@ -109,22 +121,16 @@ class Draft:
         return self._refused[key]
 
     def drained(self, job: Job) -> NodeMask:
-        """Nodes whose maintenance begins before the job would have ended."""
+        """Nodes on which a window begins before the job would have ended."""
         if not self.desired.windows:
             return 0
         limit = limit_of(job, self.desired)
-        if limit not in self._drained:
-            self._drained[limit] = self._drained_before(limit)
-        return self._drained[limit]
-
-    def _drained_before(self, limit: Nanoseconds | None) -> NodeMask:
-        end = self.now + (limit if limit is not None else self.desired.scheduling.unlimited_counts_as)
-        mask: NodeMask = 0
-        for window in self.desired.windows:
-            index = self.ground.tree.index_of.get(window.node)
-            if index is not None and self.now < window.ends and end > window.begins:
-                mask |= 1 << index
-        return mask
+        key = (limit, job.queue)
+        if key not in self._drained:
+            length = limit if limit is not None else self.desired.scheduling.unlimited_counts_as
+            end = Instant(self.now + length)
+            self._drained[key], _ = windows.closed_between(self.desired, self.ground, job, self.now, end)
+        return self._drained[key]
 
     def look(self, record: JobRecord, job: Job, gpu_type: GpuType) -> Spot | Unfit | None:
         """The best spot on what the type offers now; nodes it avoids come back one by one, oldest first, if need be.
@@ -151,8 +157,24 @@ class Draft:
 
     def line(self, record: JobRecord, job: Job) -> SortKey:
         """Where it stands in the line."""
-        starved = Instant(self.now - self.desired.scheduling.hold_for_starved_after)
-        return line_key(record, job, self.priority(job), starved)
+        return line_key(record, job, self.priority(job), starved_before(self.desired.scheduling, self.now))
+
+    def is_queue(self, queue: QueueName) -> bool:
+        """False when queues are declared and this is none of them."""
+        queues = self.desired.quotas.queues
+        return not queues or queue in queues
+
+    def is_fixed(self, job: Job) -> bool:
+        """Nobody may ask it to give way; so it may only use what its queue is guaranteed."""
+        own = self.class_of(job)
+        return job.on_preempt is OnPreempt.NEVER or (own is not None and not own.preemptible)
+
+    def breach(self, job: Job, gpu_type: GpuType, *, promised: bool = False, spot: Spot | None = None) -> Breach | None:
+        """The first limit of its queue that the job would pass; `promised`: once all that is stopping is gone."""
+        nodes = [self.ground.nodes[index].name for index, _ in spot.rows] if spot is not None else ()
+        return self.quotas.breach(
+            job.queue, gpu_type, job.gpus, fixed=self.is_fixed(job), promised=promised, nodes=nodes
+        )  # fmt: skip
 
     def class_of(self, job: Job) -> PriorityClass | None:
         return self.desired.classes.get(job.priority_class)
@@ -169,11 +191,34 @@ class Draft:
             for record in gone:
                 self.supply.give(gpu_type, self.masks(record))
                 self._charge_nodes(record, -1)
+                self._charge_ahead(record, -1)
             try:
                 yield
             finally:
                 for record in gone:
                     self._charge_nodes(record, 1)
+                    self._charge_ahead(record, 1)
+
+    @contextmanager
+    def without_parts(
+        self, parts: Iterable[tuple[JobRecord, Mapping[NodeName, int]]], gpu_type: GpuType
+    ) -> Iterator[None]:
+        """A trial in which running gangs have given up some of their GPUs."""
+        given = list(parts)
+        with self.supply.engines[gpu_type].trial():
+            for record, masks in given:
+                self.supply.give(gpu_type, masks)
+                self._charge_part(record, masks, -1)
+            try:
+                yield
+            finally:
+                for record, masks in given:
+                    self._charge_part(record, masks, 1)
+
+    def _charge_part(self, record: JobRecord, masks: Mapping[NodeName, int], sign: int) -> None:
+        self._charge_nodes(record, sign, masks)
+        for kind, gpus, _ in self.parts(masks):
+            self.quotas.leave(record.queue, kind, -sign * gpus)
 
     # --- what is done ---
 
@@ -185,23 +230,88 @@ class Draft:
 
     def start(self, record: JobRecord, job: Job, spot: Spot) -> None:
         """Bind the spot: the gang begins its next attempt with `prepare` on all its nodes."""
-        self._start_at(record, job, ranks.placement_of(self.ground, job, spot))
+        self.start_at(record, job, ranks.placement_of(self.ground, job, spot))
 
     def start_promised(self, record: JobRecord, job: Job) -> None:
         """Turn a promise whose every GPU is free now into a start."""
         if record.promise is not None:
             place = record.promise.placement
             self._release_promise(record)
-            self._start_at(record, job, place)
+            self.start_at(record, elastic.at_size(job, len(place.ranks)), place)
 
-    def _start_at(self, record: JobRecord, job: Job, place: Placement) -> None:
+    def restart_at(self, record: JobRecord, job: Job, place: Placement) -> None:
+        """A broken gang, which holds what is left of it, goes on at this place."""
+        self.start_at(self._let_go(record), job, place)
+
+    def give_up(self, record: JobRecord, why: Reason) -> None:
+        """A broken gang lets go of what is left of it, and waits with its old age."""
+        self.put(replace(steps.released(self._let_go(record)), state=JobState.PENDING, whole=None, reason=why))
+
+    def shrink_rest(self, record: JobRecord, rest: Placement) -> JobRecord:
+        """A broken gang keeps only this part of what was left of it."""
+        kept = replace(self._let_go(record), placement=rest)
+        self.put(kept)
+        self.supply.hold(masks_of(rest))
+        self._charge(kept, held=True)
+        return kept
+
+    def let_go(self, record: JobRecord) -> None:
+        """All it holds is free now. For what is only thought: nothing was seen released."""
+        self._let_go(record)
+        kind = self.types.pop(record.job, None)
+        leaving = self._releasing.get(kind, []) if kind is not None else []
+        leaving[:] = [one for one in leaving if one.job != record.job]
+
+    def pass_to(self, now: Instant) -> None:
+        """It is later now. For what is only thought."""
+        self.now = now
+        self._drained.clear()
+
+    def _let_go(self, record: JobRecord) -> JobRecord:
+        """What it holds is free at once: it was seen released before."""
+        masks = self.masks(record)
+        self._charge(record, held=True, sign=-1)
+        self.supply.unhold(masks)
+        return record
+
+    def place_anew(self, places: Mapping[JobKey, Placement]) -> None:
+        """Gangs that this decision starts get other places than they had a moment ago."""
+        started = {key: self._let_go(self.records[key]) for key in places}
+        for key, place in places.items():
+            why = (
+                ranks.placed_reason(self.ground, job, place) if (job := self.job(started[key])) else started[key].reason
+            )
+            at = replace(started[key], placement=place, reason=why)
+            self._ports = None
+            self.put(replace(at, ports=()))
+            self.put(replace(at, ports=self._free_ports(place, at.attempt, max(0, len(at.ports) - 1))))
+            self.supply.hold(masks_of(place))
+            self._charge(self.records[key], held=True)
+
+    def displace(
+        self, record: JobRecord, cause: Cause, place: Placement, why: Reason, owner: JobKey | None = None
+    ) -> None:
+        """Tell a running gang to stop and to go on at `place`, perhaps of another size. `owner`: for whom, if anyone."""
+        lost = steps.lost_gpu_seconds(record, self.observed, self.now)
+        stopped = steps.gentle_stop(record, cause, why, self.desired.scheduling, self.now, GpuSeconds(lost))
+        kept = Promise(placement=place, made=self.now, deadline=stopped.deadline or self.now, waiting_for=(record.job,))
+        history = (*steps.recent(record.interruptions, self.now), self.now)
+        self._charge_ahead(record, -1)
+        stopped = replace(stopped, preemptor=owner, interruptions=history, promise=kept)
+        self.put(stopped)
+        self.supply.keep(masks_of(place))
+        self._charge(stopped, held=False)
+        self._releasing.setdefault(self.types[record.job], []).append(stopped)
+
+    def start_at(self, record: JobRecord, job: Job, place: Placement) -> None:
         masks = masks_of(place)
         started = replace(
             record, state=JobState.STARTING, phase=Phase.PREPARE, attempt=record.attempt + 1, placement=place,
             first_attempt=record.first_attempt or record.attempt + 1,
-            promise=None, cause=None, outcome=None, started=None, deadline=None, retry_at=None, fence=job.restart.fence,
+            promise=None, hold=None, whole=None, cause=None, outcome=None, started=None, deadline=None, retry_at=None,
+            fence=job.restart.fence,
             grace=grace_of(job), ports=self._free_ports(place, record.attempt + 1, job.run.ports),
-            reason=reason(ReasonCode.PLACED, gpus=len(place.ranks), level=place.level),
+            reason=ranks.placed_reason(self.ground, job, place),
         )  # fmt: skip
         self.put(started)
         self.supply.hold(masks)
@@ -218,7 +328,13 @@ class Draft:
 
         `unproved` are numbers to publish when the search for victims could not prove them the mildest.
         """
-        place = ranks.placement_of(self.ground, job, spot)
+        self.promise_at(record, ranks.placement_of(self.ground, job, spot), waiting_for, victims, made, unproved)
+
+    def promise_at(
+        self, record: JobRecord, place: Placement, waiting_for: Iterable[JobKey], victims: tuple[JobKey, ...] = (),
+        made: Instant | None = None, unproved: tuple[tuple[str, int], ...] = (),
+    ) -> None:  # fmt: skip
+        """The same for a place by rank."""
         waits = tuple(sorted(waiting_for))
         until = max([self.now, *(r.deadline or 0 for r in map(self.records.__getitem__, waits))])
         kept = Promise(
@@ -226,7 +342,7 @@ class Draft:
         )
         masks = masks_of(place)
         promised = replace(
-            record, state=JobState.PROMISED, promise=kept, placement=None, victims=victims or record.victims,
+            record, state=JobState.PROMISED, promise=kept, hold=None, placement=None, victims=victims or record.victims,
             reason=waiting_reason(kept, self.supply, masks, unproved),
         )  # fmt: skip
         self.put(promised)
@@ -240,17 +356,24 @@ class Draft:
         self.put(pending)
         return pending
 
+    def forget_promise(self, record: JobRecord) -> None:
+        """A gang that was to go on elsewhere stops for good, for now."""
+        self._release_promise(record)
+        self.put(replace(record, promise=None))
+
     def _release_promise(self, record: JobRecord) -> None:
-        self.supply.unkeep(self.masks(record))
+        self.supply.unkeep(promised_masks(record))
         self._charge(record, held=False, sign=-1)
 
-    def evict(self, victim: JobRecord, preemptor: JobKey) -> None:
+    def evict(self, victim: JobRecord, preemptor: JobKey, cause: Cause = Cause.PREEMPTED) -> None:
         """Tell a gang to give way. It holds its GPUs until they are seen released."""
         lost = steps.lost_gpu_seconds(victim, self.observed, self.now)
-        why = reason(ReasonCode.PREEMPTED, preemptor=preemptor, lost=lost)
-        stopped = steps.gentle_stop(victim, Cause.PREEMPTED, why, self.desired.scheduling, self.now, GpuSeconds(lost))
+        why = reason(_GIVES_WAY[cause], preemptor=preemptor, lost=lost)
+        self._charge_ahead(victim, -1)
+        stopped = steps.gentle_stop(victim, cause, why, self.desired.scheduling, self.now, GpuSeconds(lost))
         history = (*steps.recent(victim.interruptions, self.now), self.now)
-        stopped = replace(stopped, preemptor=preemptor, interruptions=history)
+        reclaimed = self.now if cause is Cause.RECLAIMED else victim.reclaimed
+        stopped = replace(stopped, preemptor=preemptor, interruptions=history, reclaimed=reclaimed)
         self.put(stopped)
         self._releasing.setdefault(self.types[victim.job], []).append(stopped)
 
@@ -262,20 +385,44 @@ class Draft:
 
     def _charge(self, record: JobRecord, *, held: bool, sign: int = 1) -> None:
         """Count a gang (or its promise) at its queues, and its CPUs and memory at its nodes."""
-        masks = self.masks(record)
+        masks = self.masks(record) if held else promised_masks(record)
         gpu_type = self.type_at(masks)
         if gpu_type is None:
             return
         if held:
             self.types[record.job] = gpu_type
-        gpus = sum(mask.bit_count() for mask in masks.values())
-        (self.quotas.hold if held else self.quotas.keep)(record.queue, gpu_type, sign * gpus)
-        self._charge_nodes(record, sign)
+        goes_on = record.state is not JobState.STOPPING
+        for kind, gpus, nodes in self.parts(masks):
+            if held:
+                self.quotas.hold(record.queue, kind, sign * gpus, nodes, goes_on=goes_on)
+            else:
+                self.quotas.keep(record.queue, kind, sign * gpus, nodes)
+        self._charge_nodes(record, sign, masks if held else beyond(masks, record))
 
-    def _charge_nodes(self, record: JobRecord, sign: int) -> None:
+    def _charge_ahead(self, record: JobRecord, sign: int) -> None:
+        """A gang that goes on is thought, or begins, to stop (-1), or goes on after all (1)."""
+        if record.state is not JobState.STOPPING:
+            for kind, gpus, nodes in self.parts(self.masks(record)):
+                self.quotas.leave(record.queue, kind, -sign * gpus, nodes)
+
+    def parts(self, masks: Mapping[NodeName, int]) -> list[tuple[GpuType, int, list[NodeName]]]:
+        """GPUs and nodes of a gang, by type, on nodes that are still declared."""
+        if len(self.ground.types) == 1:
+            nodes = [node for node in masks if node in self.ground.gpus_by_node]
+            return [(self.ground.types[0], sum(masks[node].bit_count() for node in nodes), nodes)]
+        found: dict[GpuType, tuple[int, list[NodeName]]] = {}
+        for node, mask in masks.items():
+            kind = self.type_at({node: mask})
+            if kind is not None:
+                gpus, nodes = found.get(kind, (0, []))
+                found[kind] = (gpus + mask.bit_count(), [*nodes, node])
+        return [(kind, gpus, nodes) for kind, (gpus, nodes) in found.items()]
+
+    def _charge_nodes(self, record: JobRecord, sign: int, masks: Mapping[NodeName, int] | None = None) -> None:
         job = self.desired.jobs.get(record.job)
         if job is not None:
-            self.supply.charge(self.masks(record), sign * job.cpus_per_gpu, sign * job.memory_per_gpu)
+            masks = self.masks(record) if masks is None else masks
+            self.supply.charge(masks, sign * job.cpus_per_gpu, sign * job.memory_per_gpu)
 
     def type_at(self, masks: Mapping[NodeName, int]) -> GpuType | None:
         """The GPU type of a gang's nodes, from the first that is still declared."""
@@ -304,6 +451,20 @@ class Draft:
         return tuple(found)
 
 
+def beyond(masks: Mapping[NodeName, int], record: JobRecord) -> Mapping[NodeName, int]:
+    """Of these GPUs those that the gang does not hold already: what a promise adds to a gang that still stops."""
+    if record.placement is None or not record.state.holds_gpus:
+        return masks
+    held = masks_of(record.placement)
+    rest = {node: mask & ~held.get(node, 0) for node, mask in masks.items()}
+    return {node: mask for node, mask in rest.items() if mask}
+
+
+def promised_masks(record: JobRecord) -> Mapping[NodeName, int]:
+    """GPU masks by node of the place promised to the gang; also while it still holds another."""
+    return masks_of(record.promise.placement) if record.promise is not None else {}
+
+
 def _clings(node: NodeObservation, record: JobRecord) -> bool:
     said = node.attempt(record.job, record.attempt)
     if said is not None and said.state.released:
@@ -319,16 +480,6 @@ def grace_of(job: Job) -> Nanoseconds:
 def limit_of(job: Job, desired: Desired) -> Nanoseconds | None:
     """Its time limit or the cluster's; None: it never ends by itself."""
     return job.time_limit if job.time_limit is not None else desired.scheduling.default_time_limit
-
-
-def open_window(record: JobRecord, windows: Iterable[Window], now: Instant) -> Window | None:
-    """The first maintenance window that makes a running gang leave now: its grace before the beginning."""
-    if record.placement is None:
-        return None
-    nodes = set(record.placement.nodes)
-    return next(
-        (w for w in windows if w.node in nodes and w.drain != "wait" and w.begins - record.grace <= now < w.ends), None
-    )
 
 
 def waiting_reason(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from reconciler.model.allocation import Allocation, JobRecord
@@ -18,24 +19,25 @@ from reconciler.model.observed import Observed
 from reconciler.model.reasons import Reason, ReasonCode, reason
 from reconciler.model.units import ClassName, GpuType, Instant, JobKey, QueueName
 from reconciler.planner import placement
-from reconciler.planner.draft import Draft
+from reconciler.planner.backfill import Bookings, Openness
+from reconciler.planner.draft import Draft, limit_of
 from reconciler.planner.ground import ground_of
+from reconciler.planner.mixed import could_fit
 from reconciler.planner.order import SortKey
 from reconciler.planner.placement import Shape, Spot, Unfit
-from reconciler.planner.preemption import Shielded, Standing, may_preempt
 from reconciler.planner.promise import waits_for_preemptor
-from reconciler.planner.victims import Candidate
+from reconciler.planner.rights import Claim, Standing, borrows_again
 
 NEVER: Final = frozenset({ReasonCode.NEVER_FITS, ReasonCode.NEVER_FITS_QUOTA, ReasonCode.GPU_TYPE_MISSING})
 """Reasons that no waiting can cure: the job is held, not pending."""
 
 
-Likes = tuple[Shape, QueueName, ClassName, int]
+Likes = tuple[Shape, QueueName, ClassName, int, bool]
 
 
 def likes(draft: Draft, job: Job) -> Likes:
     """Jobs with equal keys start, wait and are explained alike, unless they avoid nodes."""
-    return placement.shape_of(job), job.queue, job.priority_class, draft.drained(job)
+    return placement.shape_of(job), job.queue, job.priority_class, draft.drained(job), draft.is_fixed(job)
 
 
 def settle_waiting(draft: Draft, record: JobRecord, why: Reason) -> None:
@@ -49,15 +51,16 @@ def settle_waiting(draft: Draft, record: JobRecord, why: Reason) -> None:
 class Never:
     """What not even an empty, healthy cluster could start. Told at once, and apart from waiting."""
 
-    __slots__ = ("_draft", "_known")
+    __slots__ = ("_draft", "_fits", "_known")
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
-        self._known: dict[tuple[Shape, QueueName], Reason | None] = {}
+        self._fits: dict[tuple[Shape, GpuType], Spot | Unfit | None] = {}  # on the empty cluster, whosever job it is
+        self._known: dict[tuple[Shape, QueueName, bool], Reason | None] = {}
 
     def why(self, job: Job) -> Reason | None:
         """NeverFitsQuota, GpuTypeMissing or NeverFits; None when it could start some day."""
-        key = (placement.shape_of(job), job.queue)
+        key = (placement.shape_of(job), job.queue, self._draft.is_fixed(job))
         if key not in self._known:
             self._known[key] = self._judge(job)
         return self._known[key]
@@ -67,18 +70,23 @@ class Never:
         types = draft.types_for(job)
         if not types:
             return reason(ReasonCode.GPU_TYPE_MISSING, gpuTypes=", ".join(job.gpu_types) or "any")
-        most = {kind: draft.quotas.most(job.queue, kind) for kind in types}
+        fixed = draft.is_fixed(job)
+        most = {kind: draft.quotas.most(job.queue, kind, fixed=fixed) for kind in types}
         limits = {kind: limit for kind, limit in most.items() if limit is not None and limit < job.gpus}
-        if len(limits) == len(types):
+        if len(limits) == len(types) and not job.mixed_types:
             return reason(ReasonCode.NEVER_FITS_QUOTA, need=job.gpus, queue=job.queue, most=max(limits.values()))
         best: Unfit | None = None
         for kind in (kind for kind in types if kind not in limits):
-            found = placement.fits_empty(draft.supply, kind, job, draft.asks(job, kind), draft.refused(job))
+            key = (placement.shape_of(job), kind)
+            if key not in self._fits:
+                asks, refused = draft.asks(job, kind), draft.refused(job)
+                self._fits[key] = placement.fits_empty(draft.supply, kind, job, asks, refused)
+            found = self._fits[key]
             if isinstance(found, Spot):
                 return None
             if found is not None and (best is None or found.numbers.best_free > best.numbers.best_free):
                 best = found
-        return self._never_fits(job, best)
+        return None if could_fit(draft, job) else self._never_fits(job, best)
 
     def _never_fits(self, job: Job, best: Unfit | None) -> Reason:
         if best is None:  # a level the Fabric does not have, or sizes that divide nothing
@@ -93,11 +101,12 @@ class Never:
 class Explainer:
     """The reasons of a whole sweep's waiting jobs."""
 
-    __slots__ = ("_draft", "_known", "_passing", "_promised", "_standing")
+    __slots__ = ("_bookings", "_draft", "_known", "_passing", "_promised", "_standing")
 
-    def __init__(self, draft: Draft, standing: Standing) -> None:
+    def __init__(self, draft: Draft, standing: Standing, bookings: Bookings | None = None) -> None:
         self._draft, self._standing = draft, standing
-        self._known: dict[Likes, Reason] = {}
+        self._bookings = bookings if bookings is not None else Bookings(draft)
+        self._known: dict[tuple[Likes, Openness], Reason] = {}
         self._promised = [r for r in draft.records.values() if r.promise is not None]
         self._passing = self._in_flight()
 
@@ -105,9 +114,13 @@ class Explainer:
         """The binding blocker; jobs that are `alike` share it, unless they avoid nodes."""
         if record.avoid:
             return next(self.blockers(record, job))
-        found = self._known.get(alike)
+        key = (alike, self._bookings.openness(record, job))
+        found = self._known.get(key)
         if found is None:
-            found = self._known[alike] = next(self.blockers(record, job))
+            found = self._known[key] = next(self.blockers(record, job))
+        reserved = self._bookings.reservations.get(record.job)
+        if reserved is not None:
+            return replace(found, numbers=(*found.numbers, ("earliestStart", int(reserved.starts))))
         return found
 
     def _in_flight(self) -> list[tuple[GpuType, int, SortKey | None]]:
@@ -139,17 +152,54 @@ class Explainer:
         """Everything that stands in the way, in the order of the table. What alone would start it comes before
         the shortage; the shortage itself always closes the list."""
         types = self._draft.types_for(job)
+        open_to = self._bookings.openness(record, job)
+        with self._bookings.lifted(self._bookings.idle(open_to)):
+            found = list(self._all_blockers(record, job, types, open_to))
+        yield from found
+
+    def _all_blockers(
+        self, record: JobRecord, job: Job, types: tuple[GpuType, ...], open_to: Openness
+    ) -> Iterator[Reason]:
         yield from self._quota(job, types)
         yield from self._promises(record, job, types)
+        booked = self._booked(record, job, types, open_to)
+        if booked is not None and booked.code is ReasonCode.HELD_FOR:
+            yield booked
         yield from self._nodes(record, job, types)
         yield from self._windows(job, types)
+        if booked is not None and booked.code is ReasonCode.WOULD_DELAY:
+            yield booked
         yield self._shortage(record, job, types)
 
+    def _booked(self, record: JobRecord, job: Job, types: tuple[GpuType, ...], open_to: Openness) -> Reason | None:
+        """HeldFor or WouldDelay, when it would start if nobody before it had booked GPUs or quota for later."""
+        draft, bookings = self._draft, self._bookings
+        free = sum(draft.supply.engines[kind].free_gpus() for kind in types)
+        if not bookings.made or bookings.idle_gpus(types) + free < job.gpus:
+            return None
+        lifted = bookings.idle(tuple(number for number in bookings.on(types) if number not in open_to))
+        with bookings.lifted(lifted):
+            spots = (draft.look(record, job, kind) for kind in types if draft.breach(job, kind) is None)
+            spot = next((spot for spot in spots if isinstance(spot, Spot)), None)
+        if spot is None:
+            return None
+        met = bookings.met(dict(spot.rows), open_to)
+        quota = bookings.delayed(job, spot.gpu_type, open_to)
+        booking, gpus = met if met is not None else (quota, job.gpus)
+        if booking is None:
+            return None
+        if booking.is_hold:
+            return reason(ReasonCode.HELD_FOR, gpus=gpus, owner=booking.owner, since=booking.since)
+        limit = limit_of(job, draft.desired)
+        to: int | str = draft.now + limit if limit is not None else "never"
+        return reason(ReasonCode.WOULD_DELAY, owner=booking.owner, **{"from": int(booking.until), "to": to})
+
     def _quota(self, job: Job, types: tuple[GpuType, ...]) -> Iterator[Reason]:
-        """A ceiling, when it stops every type. Use that is only promised is another's hold, not a matter of quota."""
+        """A limit of the queue, when it stops every type. Use that is only promised is another's hold, not a matter of
+        quota; nor is it one when all the GPUs there are are in use."""
         quotas = self._draft.quotas
-        breaches = [(kind, quotas.breach(job.queue, kind, job.gpus)) for kind in types]
-        if any(breach is None for _, breach in breaches):
+        breaches = [(kind, self._draft.breach(job, kind)) for kind in types]
+        if any(breach is None or quotas.is_matter_of_gpus(breach, kind, job.gpus) for kind, breach in breaches):
             return
         for kind, breach in breaches[:1]:
             if breach is None:
@@ -158,13 +208,7 @@ class Explainer:
             owner = next((r for r in self._promised if breach.queue in quotas.path(r.queue)), None)
             if breach.would_be - promised <= breach.ceiling and owner is not None:
                 yield reason(ReasonCode.HELD_FOR, gpus=promised, owner=owner.job)
-            yield reason(
-                ReasonCode.QUOTA_CEILING,
-                queue=breach.queue,
-                wouldBe=breach.would_be,
-                ceiling=breach.ceiling,
-                gpuType=kind,
-            )
+            yield breach.reason(kind, job.gpus)
 
     def _promises(self, record: JobRecord, job: Job, types: tuple[GpuType, ...]) -> Iterator[Reason]:
         """Free GPUs that are promised to someone else would be enough."""
@@ -213,29 +257,20 @@ class Explainer:
         """
         draft, need = self._draft, job.gpus
         free = {kind: draft.supply.engines[kind].free_gpus() for kind in types}
-        able, shielded = self._victims(job, types)
-        evictable, protected = sum(c.gpus for c in able), sum(s.gpus for s in shielded)
+        claims = [self._standing.claim(job, kind) for kind in types]
+        evictable, protected = sum(claim.most() for claim in claims), sum(claim.protected() for claim in claims)
         total = sum(free.values())
         could_have = total + self._passed_on(record, job, types)
         if total >= need and max(free.values()) < need and max(free.values()) + evictable < need:
             return reason(ReasonCode.GPU_TYPE_SPLIT, need=need, free=max(free.values()))
         if could_have + evictable >= need:
             return self._wrong_shape(record, job, max(types, key=lambda kind: (free[kind], kind)))
+        if (unfair := _unfair(draft, job, claims, need - could_have - evictable)) is not None:
+            return unfair
         if could_have + evictable + protected >= need:
-            by = ", ".join(f"{s.record.job} ({s.by})" for s in shielded[:_NAMED])
-            return reason(ReasonCode.PROTECTED, protected=protected, evictable=evictable, by=by)
+            return _protected(draft, claims, evictable, need - could_have - evictable)
         releasing = sum(r.gpus_held for kind in types for r in draft.releasing(kind))
         return reason(ReasonCode.CAPACITY, need=need, free=total, evictable=evictable, releasing=releasing)
-
-    def _victims(self, job: Job, types: tuple[GpuType, ...]) -> tuple[list[Candidate], list[Shielded]]:
-        able: list[Candidate] = []
-        shielded: list[Shielded] = []
-        if may_preempt(self._draft, job):
-            for kind in types:
-                some, others = self._standing.below(job.queue, self._draft.priority(job), kind)
-                able += some
-                shielded += others
-        return able, shielded
 
     def _wrong_shape(self, record: JobRecord, job: Job, kind: GpuType) -> Reason:
         """Enough GPUs, but not where the job needs them."""
@@ -273,12 +308,40 @@ def blockers_of(
     job = draft.job(record)
     if job is None or record.state is not JobState.PENDING:
         return (record.reason,)
-    after = waits_for_preemptor(draft, record)
+    after = waits_for_preemptor(draft, record) or borrows_again(draft, record, job)
     found = tuple(Explainer(draft, Standing(draft)).blockers(record, job))
     return (after, *found) if after is not None else found
 
 
 _NAMED: Final = 5  # protected gangs named in a reason
+
+
+def _protected(draft: Draft, claims: list[Claim], evictable: int, missing: int) -> Reason:
+    """Protected, or until when, if enough of the protections end by the clock within `maxMinRuntime`."""
+    protected = sum(claim.protected() for claim in claims)
+    named = islice((one for claim in claims for one in claim.shielded), _NAMED)
+    by = ", ".join(f"{one.record.job} ({one.by})" for one in named)
+    latest = draft.now + draft.desired.scheduling.max_min_runtime
+    for until, gpus in sorted((one.until, one.gpus) for claim in claims for one in claim.kept if one.until is not None):
+        missing -= gpus
+        if missing <= 0 and until <= latest:
+            return reason(ReasonCode.PROTECTED_UNTIL, protected=protected, until=until, by=by)
+    return reason(ReasonCode.PROTECTED, protected=protected, evictable=evictable, by=by)
+
+
+def _unfair(draft: Draft, job: Job, claims: list[Claim], missing: int) -> Reason | None:
+    """FairShareReached, when what is missing is held by queues that would end up with less than this one."""
+    quotas = draft.quotas
+    for kind, claim in ((claim.gpu_type, claim) for claim in claims if claim.unfair):
+        if sum(c.gpus for c in claim.unfair) < missing:
+            continue
+        own, other = claim.sides(claim.unfair[0])
+        share = (quotas.excess(own, kind) + job.gpus) // quotas.branches.weights[own]
+        return reason(
+            ReasonCode.FAIR_SHARE_REACHED, queue=quotas.branches.names[own], share=share, gpuType=kind,
+            other=quotas.branches.names[other], otherShare=quotas.excess(other, kind) // quotas.branches.weights[other],
+        )  # fmt: skip
+    return None
 
 
 def _node_state(draft: Draft, kind: GpuType) -> Reason:

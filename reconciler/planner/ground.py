@@ -30,6 +30,8 @@ class Ground:
     largest: Mapping[GpuType, tuple[Gpus, ...]]  # GPUs of the largest domain of each level, outermost first
     islands: Mapping[GpuType, frozenset[int]]  # the sizes of NVLink islands inside nodes
     node_sizes: Mapping[GpuType, tuple[int, ...]]  # GPUs of a node, smallest first
+    declared: Mapping[GpuType, int]  # GPUs of each type, healthy or not
+    gpus_by_node: Mapping[NodeName, int]
 
     _empty: dict[GpuType, Capacity] = field(default_factory=dict, repr=False, compare=False)
 
@@ -85,6 +87,8 @@ def _make_ground(inventory: Inventory) -> Ground:
         islands={kind: _island_sizes(tree, members[kind]) for kind in sorted(members)},
         node_sizes={kind: tuple(sorted({tree.gpus_of(n) for n in members[kind]} - {0})) for kind in sorted(members)},
         largest={kind: _largest(tree, members[kind]) for kind in sorted(members)},
+        declared={kind: sum(len(nodes[n].shape.gpus) for n in members[kind]) for kind in sorted(members)},
+        gpus_by_node={node.name: len(node.shape.gpus) for node in nodes},
     )  # fmt: skip
 
 

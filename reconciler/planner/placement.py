@@ -16,12 +16,13 @@ from typing import Final
 
 from reconciler.model.allocation import Avoid
 from reconciler.model.inventory import Node
-from reconciler.model.job import Job, Locality
+from reconciler.model.job import Job, Locality, Spread
 from reconciler.model.units import GpuType, Instant
 from reconciler.planner.capacity import Supply
 from reconciler.planner.ground import Ground
 from reconciler.planner.memo import LIMIT, Memo
 from reconciler.topology.capacity import Capacity
+from reconciler.topology.even import find_even
 from reconciler.topology.find import NoFit, Placement, Request, request
 from reconciler.topology.roles import find_roles
 from reconciler.topology.tree import ROOT, Level, NodeMask
@@ -37,10 +38,12 @@ RETRIES: Final = 64  # nodes found short of CPU or memory one after the other, b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """One way to cut a gang: a request for each role, and the order in which dimensions are laid out."""
+    """One way to cut a gang: a request for each role, and the order in which dimensions are laid out. `even`: rather
+    the same number of nodes in each rack it uses than as few racks as possible."""
 
     roles: tuple[Request, ...]
     layout: tuple[int, ...]
+    even: bool = False
 
     @property
     def merged(self) -> bool:
@@ -77,7 +80,7 @@ class Shape:
 
 def _shape(job: Job) -> Shape:
     demands = (
-        job.gpus, job.gpu_types, job.dimensions, job.required, job.preferred, job.roles,
+        job.gpus, job.gpu_types, job.dimensions, job.required, job.preferred, job.roles, job.spread, job.mixed_types,
         job.cpus_per_gpu, job.memory_per_gpu, job.tolerations, tuple(sorted(job.node_labels.items())),
     )  # fmt: skip
     if len(_shapes) >= LIMIT:
@@ -97,17 +100,17 @@ def types_of(job: Job, ground: Ground) -> tuple[GpuType, ...]:
 # --- the cuts of a gang ---
 
 
-def asks_of(job: Job, ground: Ground, gpu_type: GpuType) -> tuple[Ask, ...]:
-    """Ways to cut the gang, best first. Empty when it names a level the Fabric does not have, or cannot be cut."""
+def asks_of(job: Job, ground: Ground, node_sizes: tuple[int, ...]) -> tuple[Ask, ...]:
+    """Ways to cut the gang for nodes of these sizes (GPUs, smallest first), best first. Empty when it names a level the Fabric does not have, or cannot be cut."""
     if any(place.level not in ground.levels for place in job.required):
         return ()
     if job.roles:
         return _asks_of_roles(job, ground)
     wanted = layout_of(job, ground, preferences=True)
     needed = layout_of(job, ground, preferences=False)
-    found = dict.fromkeys(_asks_in_layout(job, ground, gpu_type, wanted))
+    found = dict.fromkeys(_asks_in_layout(job, ground, node_sizes, wanted))
     if needed != wanted:
-        found |= dict.fromkeys(_asks_in_layout(job, ground, gpu_type, needed))
+        found |= dict.fromkeys(_asks_in_layout(job, ground, node_sizes, needed))
     return tuple(found)
 
 
@@ -140,7 +143,7 @@ def _blocks(job: Job, layout: tuple[int, ...], levels: Mapping[str, Level]) -> l
     return found
 
 
-def _asks_in_layout(job: Job, ground: Ground, gpu_type: GpuType, layout: tuple[int, ...]) -> Iterator[Ask]:
+def _asks_in_layout(job: Job, ground: Ground, node_sizes: tuple[int, ...], layout: tuple[int, ...]) -> Iterator[Ask]:
     required, preferred = _levels_of(job.required, ground), _levels_of(job.preferred, ground)
     blocks = _blocks(job, layout, required)
     soft = [size for size, level in _blocks(job, layout, preferred) if level <= ground.tree.leaf_level]
@@ -152,11 +155,7 @@ def _asks_in_layout(job: Job, ground: Ground, gpu_type: GpuType, layout: tuple[i
             preferred=preferred.get("job"), groups=groups, soft_group=soft_group,
         )  # fmt: skip
 
-    piece = max([1, *(size for size, level in blocks if level == ground.tree.island_level)])
-    node_sizes = ground.node_sizes[gpu_type]
     for sizes in _sizes(job.gpus, node_sizes, inside):
-        if sizes[0] in node_sizes and any(island % piece for island in ground.islands[gpu_type]):
-            continue  # a wholly free node does not hold a whole node's worth of such pieces
         try:
             if len(sizes) == 1:
                 soft_group = next((size for size in reversed(soft) if size % sizes[0] == 0 and job.gpus % size == 0), 0)
@@ -169,7 +168,7 @@ def _asks_in_layout(job: Job, ground: Ground, gpu_type: GpuType, layout: tuple[i
                 roles = (cut(whole, sizes[0], within), cut(1, sizes[1], within))
         except ValueError:  # these sizes do not divide one another; the next cut may do
             continue
-        yield Ask(roles=roles, layout=layout)
+        yield Ask(roles=roles, layout=layout, even=job.spread is Spread.EVEN)
 
 
 def _sizes(gpus: int, node_sizes: tuple[int, ...], inside: int) -> Iterator[tuple[int, ...]]:
@@ -203,19 +202,20 @@ def _asks_of_roles(job: Job, ground: Ground) -> tuple[Ask, ...]:
 def fit(supply: Supply, gpu_type: GpuType, job: Job, asks: tuple[Ask, ...], refused: NodeMask) -> Spot | Unfit | None:
     """The best spot on what the type's engine offers now; None when the gang cannot be cut for this type at all."""
     engine = supply.engines[gpu_type]
-    return _fit(engine, gpu_type, job, asks, refused, supply.resources_left)
+    return fit_on(engine, gpu_type, job, asks, refused, supply.resources_left)
 
 
 def fits_empty(
     supply: Supply, gpu_type: GpuType, job: Job, asks: tuple[Ask, ...], refused: NodeMask
 ) -> Spot | Unfit | None:
     """The same on an empty, healthy cluster: Unfit means never."""
-    return _fit(supply.ground.empty(gpu_type), gpu_type, job, asks, refused, supply.ground.resources_of)
+    return fit_on(supply.ground.empty(gpu_type), gpu_type, job, asks, refused, supply.ground.resources_of)
 
 
-def _fit(
+def fit_on(
     engine: Capacity, gpu_type: GpuType, job: Job, asks: tuple[Ask, ...], refused: NodeMask, left: Left
 ) -> Spot | Unfit | None:
+    """The same on any engine; `left`: CPUs and memory that nodes still have."""
     found: Spot | Unfit | None = None
     with _refusing(engine, refused):
         for ask in asks:
@@ -236,7 +236,7 @@ def _refusing(engine: Capacity, refused: NodeMask) -> Iterator[None]:
 
 def _search(engine: Capacity, gpu_type: GpuType, job: Job, ask: Ask, left: Left) -> Spot | Unfit:
     """One cut. Nodes found short of CPU or memory are masked out and the search is repeated."""
-    found = find_roles(engine, ask.roles)
+    found = _found(engine, ask)
     if isinstance(found, NoFit):
         return Unfit(gpu_type=gpu_type, numbers=found, ask=ask, proved=found.proved)
     rows = _rows(engine, found, ask)
@@ -249,12 +249,20 @@ def _search(engine: Capacity, gpu_type: GpuType, job: Job, ask: Ask, left: Left)
             return Spot(gpu_type=gpu_type, rows=rows, layout=ask.layout)
         short, name = short | lacking, name or lacks
         with engine.refusing(short):
-            found = find_roles(engine, ask.roles)
+            found = _found(engine, ask)
         if isinstance(found, NoFit):
             return Unfit(gpu_type=gpu_type, numbers=found, ask=ask, short=name, proved=found.proved)
         rows = _rows(engine, found, ask)
     numbers = replace(_no_numbers(engine, ask), proved=False)
     return Unfit(gpu_type=gpu_type, numbers=numbers, ask=ask, short=name, proved=False)
+
+
+def _found(engine: Capacity, ask: Ask) -> tuple[Placement, ...] | NoFit:
+    if ask.even and len(ask.roles) == 1:
+        even = find_even(engine, ask.roles[0])
+        if even is not None:
+            return (even,)
+    return find_roles(engine, ask.roles)
 
 
 def _no_numbers(engine: Capacity, ask: Ask) -> NoFit:

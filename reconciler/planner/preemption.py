@@ -1,206 +1,177 @@
-"""Who has to give way so that this gang can start, if anyone may be asked to?
+"""Which gangs give way so that this one can start, if any lawful set helps at all?
 
-Priority preemption inside one queue: victims are strictly lower, and not protected. The set is minimal by
-`victimOrder`: smallest highest priority among the victims, then least GPU-seconds lost, then fewest jobs. Nobody is
-a victim in vain: a set counts only when the gang fits, quota included, once the set is gone; and nobody in it can
-be spared. Exact by branch and bound over domains in the order of their lower bounds, counted in steps; when the
-steps run out the best set so far is used and the bound is published. What becomes of victims is for `draft`.
+The set is minimal by `victimOrder`: by default smallest highest priority among the victims, then least GPU-seconds
+lost, then fewest jobs; then GPUs freed. Nobody is a victim in vain: a set counts only when it is lawful (`rights`),
+the gang fits, quota included, once the set is gone, and nobody in it can be spared. Exact by branch and bound over
+domains in the order of their lower bounds, counted in steps; when the steps run out the best set so far is used and
+the bound is published. What becomes of victims is for `draft`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from reconciler.model.allocation import JobRecord
-from reconciler.model.job import Job, OnPreempt
-from reconciler.model.lifecycle import JobState
-from reconciler.model.units import GpuSeconds, GpuType, JobKey, Nanoseconds, QueueName
-from reconciler.planner import steps
+from reconciler.model.job import Job
+from reconciler.model.lifecycle import Cause
+from reconciler.model.units import GpuSeconds, GpuType, JobKey
 from reconciler.planner.draft import Draft
 from reconciler.planner.placement import Spot
-from reconciler.planner.victims import Bound, ByGpus, ByNodes, Candidate
+from reconciler.planner.rights import Claim
+from reconciler.planner.victims import Alone, Bound, Candidate, Cost, Limits, Shared, bits, numbers_of, price, unpacked
 from reconciler.topology.tree import ROOT
 
 VISITS: Final = 20_000  # sets looked at, for one job
-TOUCHES: Final = 2_000_000  # candidates looked at, for one job: keeps a wide search as short as a narrow one
-
-WIDEST: Final = 256  # nodes of a domain up to which emptying whole nodes is bounded node by node
-
-Cost = tuple[int, ...]
-"""One number for each criterion of `victimOrder`, then the GPUs freed; the smaller tuple is the milder set."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shielded:
-    """A running gang that only a protection keeps: nonPreemptible, minRuntime, cooldown or maxPerDay."""
-
-    record: JobRecord
-    gpus: int
-    by: str
+TOUCHES: Final = 100_000  # candidates looked at, for one job: keeps a wide search as short as a narrow one
+ROUND: Final = 400_000  # candidates looked at, for all jobs of a decision
+_SCOUTING: Final = (
+    10  # this part of the steps may go by before any set is found: who cannot be helped must not use up all
+)
+_TRIAL: Final = 5  # a trial of a whole set costs as much as so many sets that are only bounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victims:
-    """The set to evict and the spot the gang then gets. `bound` is what no set can go below in lost GPU-seconds."""
+    """The set to evict and the spot the gang then gets. `causes` says by what right each one goes; `bound` is what no
+    set can go below in lost GPU-seconds."""
 
     jobs: tuple[JobKey, ...]
     spot: Spot
+    causes: Mapping[JobKey, Cause]
     lost: GpuSeconds
     bound: GpuSeconds
     proved: bool
     visits: int
 
 
-class Standing:
-    """Who stands where in each queue, for one decision: made once, asked by every blocked job."""
-
-    __slots__ = ("_by_queue", "_draft", "_known")
-
-    def __init__(self, draft: Draft) -> None:
-        self._draft = draft
-        self._by_queue: dict[QueueName, list[tuple[int, JobRecord, Job]]] | None = None
-        self._known: dict[tuple[QueueName, int, GpuType], tuple[tuple[Candidate, ...], tuple[Shielded, ...]]] = {}
-
-    def below(
-        self, queue: QueueName, priority: int, gpu_type: GpuType
-    ) -> tuple[tuple[Candidate, ...], tuple[Shielded, ...]]:
-        """Running gangs of a queue and type of strictly lower priority: those that may be taken, and those shielded."""
-        key = (queue, priority, gpu_type)
-        if key not in self._known:
-            self._known[key] = self._sort(queue, priority, gpu_type)
-        return self._known[key]
-
-    def forget(self) -> None:
-        """Someone was evicted: look again."""
-        self._by_queue = None
-        self._known.clear()
-
-    def _sort(
-        self, queue: QueueName, priority: int, gpu_type: GpuType
-    ) -> tuple[tuple[Candidate, ...], tuple[Shielded, ...]]:
-        draft, able, shielded = self._draft, [], []
-        for value, record, job in self._running().get(queue, ()):
-            if value >= priority or draft.types.get(record.job) != gpu_type:
-                continue
-            by = shield(draft, record, job)
-            if by:
-                shielded.append(Shielded(record=record, gpus=record.gpus_held, by=by))
-            else:
-                lost = steps.lost_gpu_seconds(record, draft.observed, draft.now)
-                able.append(Candidate(record=record, priority=value, lost=lost, gpus=record.gpus_held))
-        return tuple(able), tuple(shielded)
-
-    def _running(self) -> dict[QueueName, list[tuple[int, JobRecord, Job]]]:
-        if self._by_queue is None:
-            self._by_queue = {}
-            for record in self._draft.records.values():
-                job = self._draft.job(record) if record.state is JobState.RUNNING else None
-                if job is not None:
-                    row = (self._draft.priority(job), record, job)
-                    self._by_queue.setdefault(record.queue, []).append(row)
-        return self._by_queue
-
-
-def may_preempt(draft: Draft, job: Job) -> bool:
-    """The rules and its class let it take from lower priorities of its queue."""
-    own = draft.class_of(job)
-    return draft.desired.scheduling.preempt_same_queue == "lowerPriority" and own is not None and own.preempts_lower
-
-
-def shield(draft: Draft, record: JobRecord, job: Job) -> str:
-    """The first protection that keeps a running gang from being a victim, "" when there is none."""
-    own, rules = draft.class_of(job), draft.desired.scheduling
-    if job.on_preempt is OnPreempt.NEVER or (own is not None and not own.preemptible):
-        return "nonPreemptible"
-    if record.started is None or draft.now < record.started + min_runtime(draft, job):
-        return "minRuntime"
-    if record.interruptions and draft.now < record.interruptions[-1] + rules.cooldown:
-        return "cooldown"
-    if len(steps.recent(record.interruptions, draft.now)) >= _max_per_day(draft, job):
-        return "maxPerDay"
-    return ""
-
-
-def min_runtime(draft: Draft, job: Job) -> Nanoseconds:
-    """How long it runs undisturbed. A job may say less than its class, never more; the cluster's cap binds all."""
-    own, rules = draft.class_of(job), draft.desired.scheduling
-    strongest = own.min_runtime if own is not None else None
-    usual = strongest if strongest is not None else rules.min_runtime
-    said = job.min_runtime if job.min_runtime is not None else usual
-    return min(said, rules.max_min_runtime, strongest if strongest is not None else said)
-
-
-def _max_per_day(draft: Draft, job: Job) -> int:
-    """Interruptions a day it has to bear. A job may bear more than its class says, never fewer."""
-    own = draft.class_of(job)
-    fewest = own.max_per_day if own is not None else None
-    usual = fewest if fewest is not None else draft.desired.scheduling.max_per_day
-    said = job.max_per_day if job.max_per_day is not None else usual
-    return max(said, fewest) if fewest is not None else said
-
-
-# --- the search ---
-
-
-def find_victims(
-    draft: Draft, record: JobRecord, job: Job, gpu_type: GpuType, able: Sequence[Candidate]
-) -> Victims | None:
-    """The mildest set whose leaving starts the gang, or None. GPUs already being released are used before any victim."""
-    owed = draft.quotas.deficit(job.queue, gpu_type, job.gpus)
+def find_victims(draft: Draft, record: JobRecord, job: Job, gpu_type: GpuType, claim: Claim) -> Victims | None:
+    """The mildest lawful set whose leaving starts the gang, or None. GPUs already being released are used before any
+    victim; a gang that straddles its queue's guarantee goes only when nothing else helps."""
+    if not claim.able or not _can_make_room(draft, job, gpu_type, claim):
+        return None
     with draft.without(draft.releasing(gpu_type), gpu_type):
-        trial = _Trial(draft, record, job, gpu_type, owed)
-        pool = _mildest_pool(draft, able, trial)
-        if pool is None:
-            return None
-        return _Search(draft, job, gpu_type, pool, trial).run()
+        trial = _Trial(draft, record, job, gpu_type, claim)
+        found = _mildest(draft, job, gpu_type, trial)
+        if found is None and claim.caps and trial.fits_without_all() and claim.straddling():
+            found = _mildest(draft, job, gpu_type, trial)
+        return found
+
+
+def _can_make_room(draft: Draft, job: Job, gpu_type: GpuType, claim: Claim) -> bool:
+    """Inside each queue that is too full for the job, enough may be asked to go."""
+    branches, fixed = draft.quotas.branches, draft.is_fixed(job)
+    return all(
+        sum(one.gpus for one in claim.able if number in branches.path(one.leaf)) >= over
+        for number, over in draft.quotas.overs(job.queue, gpu_type, job.gpus, fixed=fixed)
+    )
+
+
+def _mildest(draft: Draft, job: Job, gpu_type: GpuType, trial: _Trial) -> Victims | None:
+    """With `lowestPriority` first: among those up to the lowest priority that is enough; else among all."""
+    able = trial.claim.able
+    values = sorted({c.priority for c in able})
+    if draft.desired.scheduling.victim_order[:1] != ("lowestPriority",):
+        values = values[-1:]
+    proved = True
+    for value in values:
+        search = _Search(draft, job, gpu_type, [c for c in able if c.priority <= value], trial)
+        found = search.run(proved)
+        if found is not None:
+            return found
+        proved = proved and search.proved
+    return None
 
 
 class _Trial:
     """The one question of the search: does the gang start once these are gone?"""
 
-    __slots__ = ("_draft", "_gpu_type", "_job", "_record", "owed", "spot", "visits")
+    __slots__ = (
+        "_all",
+        "_draft",
+        "_gpu_type",
+        "_job",
+        "_record",
+        "_width",
+        "causes",
+        "claim",
+        "limit",
+        "owed",
+        "scouting",
+        "spot",
+        "visits",
+    )
 
-    def __init__(self, draft: Draft, record: JobRecord, job: Job, gpu_type: GpuType, owed: int) -> None:
+    def __init__(self, draft: Draft, record: JobRecord, job: Job, gpu_type: GpuType, claim: Claim) -> None:
         self._draft, self._record, self._job, self._gpu_type = draft, record, job, gpu_type
-        self.owed = owed
+        self.claim = claim
+        self.owed = draft.quotas.deficit(job.queue, gpu_type, job.gpus, fixed=draft.is_fixed(job))
         self.spot: Spot | None = None
+        self.causes: Mapping[JobKey, Cause] = {}
         self.visits = 0
+        self._width = max(1, len(claim.able))
+        left = max(0, ROUND - claim.effort.spent)
+        self.limit = min(VISITS, TOUCHES // self._width, left // self._width)
+        self.scouting = self.limit // _SCOUTING
+        self._all: bool | None = None
+
+    def visit(self, cost: int = 1) -> None:
+        """One more set was looked at."""
+        self.visits += cost
+        self.claim.effort.spent += cost * self._width
 
     def starts(self, gone: Iterable[Candidate]) -> bool:
-        """True when it fits and no ceiling is passed; `spot` is where."""
+        """True when it fits, no limit is passed and all of these may be taken together; `spot` is where."""
         gone = list(gone)
-        if sum(c.gpus for c in gone) < self.owed:
+        if sum(c.gpus for c in gone) < self.owed or not self.claim.may_go(gone):
             return False
-        self.visits += 1
+        self.visit(_TRIAL)
         with self._draft.without((c.record for c in gone), self._gpu_type):
             found = self._draft.look(self._record, self._job, self._gpu_type)
-        if isinstance(found, Spot):
-            self.spot = found
-            return True
-        return False
+            if not isinstance(found, Spot) or self._draft.breach(self._job, self._gpu_type, promised=True, spot=found):
+                return False
+            nodes = [self._draft.ground.nodes[index].name for index, _ in found.rows]
+            causes = self.claim.causes(gone, nodes)
+        if causes is None or self._makes_only_room(gone):
+            return False
+        self.spot, self.causes = found, causes
+        return True
 
+    def _makes_only_room(self, gone: list[Candidate]) -> bool:
+        """One who is nearer would go only so that others, farther away, may be asked: that is no use of its GPUs."""
+        heights = [self.claim.height(one) for one in gone]
+        farthest = max(heights, default=0)
+        nearer = [one for one, height in zip(gone, heights, strict=True) if height < farthest]
+        return any(self._may_stay(one, gone) for one in nearer)
 
-def _mildest_pool(draft: Draft, able: Sequence[Candidate], trial: _Trial) -> list[Candidate] | None:
-    """Those among whom the victims are: with `lowestPriority` first, up to the lowest priority that is enough."""
-    if not trial.starts(able):
-        return None
-    if draft.desired.scheduling.victim_order[:1] != ("lowestPriority",):
-        return list(able)
-    for value in sorted({c.priority for c in able}):
-        pool = [c for c in able if c.priority <= value]
-        if trial.starts(pool):
-            return pool
-    return list(able)
+    def _may_stay(self, one: Candidate, gone: list[Candidate]) -> bool:
+        fewer = [c.record for c in gone if c is not one]
+        with self._draft.without(fewer, self._gpu_type):
+            found = self._draft.look(self._record, self._job, self._gpu_type)
+            return isinstance(found, Spot) and not self._draft.breach(
+                self._job, self._gpu_type, promised=True, spot=found
+            )
+
+    def fits(self, gone: Sequence[Candidate]) -> bool:
+        """It would fit if all these could be taken, whatever their queues are guaranteed."""
+        self.visit(_TRIAL)
+        with self._draft.without((c.record for c in gone), self._gpu_type):
+            return isinstance(self._draft.look(self._record, self._job, self._gpu_type), Spot)
+
+    def fits_without_all(self) -> bool:
+        """It would fit if all who may be asked were gone."""
+        if self._all is None:
+            self._all = self.fits(self.claim.able)
+        return self._all
 
 
 class _Search:
     """Branch and bound over the domains in which the gang could lie."""
 
     __slots__ = (
-        "_best", "_best_cost", "_draft", "_gpu_type", "_job", "_least", "_level", "_limit", "_order", "_pool", "_proved",
-        "_trial",
+        "_best", "_best_bound", "_best_cost", "_draft", "_gpu_type", "_job", "_least", "_level", "_limits", "_numbers", "_order", "_place",
+        "_pool", "_trial", "_whole_nodes", "proved",
     )  # fmt: skip
 
     def __init__(self, draft: Draft, job: Job, gpu_type: GpuType, pool: list[Candidate], trial: _Trial) -> None:
@@ -208,60 +179,96 @@ class _Search:
         self._order = draft.desired.scheduling.victim_order
         self._least = min(c.priority for c in pool)
         self._level = ROOT if trial.owed else _search_level(draft, job, gpu_type)
+        self._whole_nodes = _whole_nodes_only(draft, job, gpu_type) and not trial.owed
+        claim = trial.claim
+        self._limits = Limits(caps=claim.caps, side_of=claim.side_of) if claim.caps and not claim.straddles else None
+        named = [name for name in self._order if name in _CRITERIA]
+        self._place = named.index("lowestPriority") if "lowestPriority" in named else None
+        self._numbers = numbers_of(self._order)
         self._best: list[Candidate] = []
         self._best_cost: Cost | None = None
-        self._proved = True
-        self._limit = min(VISITS, TOUCHES // max(1, len(pool)))
+        self._best_bound: Bound | None = None
+        self.proved = True
 
-    def run(self) -> Victims | None:
+    def run(self, proved: bool = True) -> Victims | None:
+        """The mildest set of the pool; `proved`: no set of a milder pool exists for certain."""
         domains = []
         for number, bound in self._domains():
-            least = bound.of(0, ())
+            least = bound.of(0, 0)
             if least is not None:
-                domains.append((self._cost((), *least), number, bound))
+                domains.append((self._cost(self._least, least), number, bound))
         domains.sort(key=lambda row: row[:2])
+        is_possible = False
         for cost, _, bound in domains:
             if self._best_cost is not None and cost >= self._best_cost:
                 break
-            self._solve(bound)
-        if self._best_cost is None:  # the steps ran out before any set was found: take all, let off whom one can
-            self._proved = False
-            self._consider(self._spared(self._pool))
+            if self._best_cost is None and self._trial.visits >= self._trial.limit:
+                self.proved = False
+                break
+            first = self._first_set(bound, guess_only=not is_possible)
+            if first is None and not is_possible:
+                if not self._trial.fits(self._pool):
+                    return None
+                first = self._first_set(bound)
+            is_possible = True
+            self._solve(bound, first, cost)
+        if self._best_cost is None and domains and not self.proved:
+            self._take_all_and_let_off()
+        if self._best_cost is None:
+            return None
+        return self._answer(min((self._lost_in(cost) for cost, _, _ in domains), default=0), proved)
+
+    def _take_all_and_let_off(self) -> None:
+        """The steps ran out before any set was found: take as many as may go together, let off whom one can."""
+        taken = self._trial.claim.greedy(self._pool)
+        if self._trial.starts(taken):
+            self._consider(self._spared(taken))
+
+    def _answer(self, least_lost: int, proved: bool) -> Victims | None:
+        if not self.proved:  # the last set may hold one that is not needed: the search would have found it later
+            self._best = self._spared(self._best, self._best_bound)
         if not self._trial.starts(self._best) or self._trial.spot is None:
             return None
-        lost = sum(c.lost for c in self._best)
-        least_lost = min((self._lost_in(cost) for cost, _, _ in domains), default=0)
+        lost, proved = sum(c.lost for c in self._best), proved and self.proved
         return Victims(
-            jobs=tuple(sorted(c.record.job for c in self._best)), spot=self._trial.spot, lost=GpuSeconds(lost),
-            bound=GpuSeconds(lost if self._proved else least_lost), proved=self._proved, visits=self._trial.visits,
+            jobs=tuple(sorted(c.record.job for c in self._best)), spot=self._trial.spot, causes=self._trial.causes,
+            lost=GpuSeconds(lost), bound=GpuSeconds(lost if proved else min(lost, least_lost)), proved=proved,
+            visits=self._trial.visits,
         )  # fmt: skip
 
     def _lost_in(self, cost: Cost) -> int:
-        return cost[self._order.index("leastLostWork")] if "leastLostWork" in self._order else 0
+        named = [name for name in self._order if name in _CRITERIA]
+        return cost[named.index("leastLostWork")] if "leastLostWork" in named else 0
 
-    def _cost(self, chosen: Sequence[Candidate], more_lost: int = 0, more_jobs: int = 0) -> Cost:
-        """Of a set, or a lower bound for every set that contains it."""
-        parts = {
-            "lowestPriority": max((c.priority for c in chosen), default=self._least),
-            "leastLostWork": sum(c.lost for c in chosen) + more_lost,
-            "fewestJobs": len(chosen) + more_jobs,
-        }
-        return (*(parts[name] for name in self._order if name in parts), sum(c.gpus for c in chosen))
+    def _cost(self, highest: int, packed: int) -> Cost:
+        """All criteria in their order: the highest priority among the victims, and what adds up."""
+        if self._place is None:
+            return unpacked(packed, self._numbers)
+        parts = unpacked(packed, self._numbers)
+        return (*parts[: self._place], highest, *parts[self._place :])
+
+    def _cost_of(self, chosen: Sequence[Candidate]) -> Cost:
+        packed = sum(price(candidate, self._order) for candidate in chosen)
+        return self._cost(max((c.priority for c in chosen), default=self._least), packed)
 
     def _domains(self) -> Iterator[tuple[int, Bound]]:
         """Each domain that holds candidates, with the bound that is sharpest for this gang."""
-        inside: dict[int, dict[int, list[tuple[Candidate, int]]]] = {}
-        tree, supply = self._draft.ground.tree, self._draft.supply
+        by_node: dict[int, list[tuple[Candidate, int]]] = {}
+        tree, supply, level = self._draft.ground.tree, self._draft.supply, self._level
+        index_of, usable, promised, masks = tree.index_of, supply.usable, supply.promised, self._draft.masks
         for candidate in self._pool:
-            for name, mask in self._draft.masks(candidate.record).items():
-                node = tree.index_of.get(name)
-                freed = mask & supply.usable[node] & ~supply.promised[node] if node is not None else 0
-                if node is not None and freed:
-                    domain = tree.domain_of(node, self._level)
-                    inside.setdefault(domain, {}).setdefault(node, []).append((candidate, freed))
-        whole = _whole_nodes_only(self._draft, self._job, self._gpu_type) and not self._trial.owed
+            for name, mask in masks(candidate.record).items():
+                node = index_of.get(name)
+                if node is not None and (freed := mask & usable[node] & ~promised[node]):
+                    if node in by_node:
+                        by_node[node].append((candidate, freed))
+                    else:
+                        by_node[node] = [(candidate, freed)]
+        inside: dict[int, dict[int, list[tuple[Candidate, int]]]] = {}
+        for node, rows in by_node.items():
+            inside.setdefault(tree.domain_of(node, level), {})[node] = rows
         for domain, nodes in inside.items():
-            by_nodes = whole and self._level <= tree.leaf_level and len(nodes) <= WIDEST
+            by_nodes = self._whole_nodes and level <= tree.leaf_level
             yield domain, self._by_nodes(domain, nodes) if by_nodes else self._by_gpus(domain, nodes)
 
     def _by_gpus(self, domain: int, nodes: dict[int, list[tuple[Candidate, int]]]) -> Bound:
@@ -272,12 +279,14 @@ class _Search:
         freed: dict[JobKey, tuple[Candidate, int]] = {}
         for rows in nodes.values():
             for candidate, mask in rows:
-                _, gpus = freed.get(candidate.record.job, (candidate, 0))
-                freed[candidate.record.job] = (candidate, gpus + mask.bit_count())
-        if not self._trial.owed:
-            return ByGpus(list(freed.values()), missing)
-        # A ceiling counts every GPU of a gang, wherever it is.
-        return ByGpus([(c, c.gpus) for c, _ in freed.values()], max(missing, self._trial.owed))
+                known = freed.get(candidate.record.job)
+                gpus = mask.bit_count() + (known[1] if known is not None else 0)
+                freed[candidate.record.job] = (candidate, gpus)
+        if self._trial.owed:  # a limit of a queue counts every GPU of a gang, wherever it is
+            return Alone(
+                [(c, c.gpus) for c, _ in freed.values()], max(missing, self._trial.owed), self._order, self._limits
+            )
+        return Alone(freed.values(), missing, self._order, self._limits)
 
     def _by_nodes(self, domain: int, nodes: dict[int, list[tuple[Candidate, int]]]) -> Bound:
         engine, shapes = self._draft.supply.engines[self._gpu_type], self._draft.ground.nodes
@@ -288,38 +297,46 @@ class _Search:
                 mask |= freed
             if mask == shapes[node].shape.all_gpus:
                 clearable.append([candidate for candidate, _ in rows])
-        missing = self._job.gpus // engine.largest_node - engine.whole_nodes(self._level, domain)
-        return ByNodes(clearable, missing)
+        missing = max(0, self._job.gpus // engine.largest_node - engine.whole_nodes(self._level, domain))
+        jobs = {c.record.job for members in clearable for c in members}
+        if all(len(members) == 1 for members in clearable) and len(jobs) == len(clearable):
+            return Alone(((members[0], 1) for members in clearable), missing, self._order, self._limits)
+        return Shared(clearable, missing, self._order, self._limits)
 
-    def _solve(self, bound: Bound) -> None:
-        """The mildest set inside one domain that beats the best so far."""
-        order = bound.order
-        if (first := self._first_set(bound)) is not None:
-            self._consider(self._spared(first))
-        stack: list[tuple[int, tuple[int, ...], bool]] = [(0, (), True)]
+    def _solve(self, bound: Bound, first: list[Candidate] | None, least: Cost) -> None:
+        """The mildest set inside one domain that beats the best so far; `least`: what any costs there."""
+        order, claim, trial = bound.order, self._trial.claim, self._trial
+        if first is not None:
+            self._consider(first if self._cost_of(first) == least else self._spared(first, bound), bound)
+        prices = [price(candidate, self._order) for candidate in order]
+        stack: list[tuple[int, int, bool, int, int]] = [(0, 0, True, self._least, 0)]
         while stack:
-            at, chosen, fresh = stack.pop()
+            at, chosen, fresh, highest, paid = stack.pop()
             more = bound.of(at, chosen)
-            picked = [order[i] for i in chosen]
-            if more is None or (self._best_cost is not None and self._cost(picked, *more) >= self._best_cost):
+            if more is None or (self._best_cost is not None and self._cost(highest, paid + more) >= self._best_cost):
                 continue
-            self._trial.visits += 1
-            if self._trial.visits >= self._limit:
-                self._proved = False
+            trial.visit()
+            if trial.visits >= (trial.limit if self._best_cost is not None else trial.scouting):
+                self.proved = False
                 return
-            if fresh and more == (0, 0) and self._trial.starts(picked):
-                self._consider(picked)
+            if fresh and not more and trial.starts(picked := [order[i] for i in bits(chosen)]):
+                self._consider(picked, bound)
                 continue
             if at < len(order):
-                stack.append((at + 1, chosen, False))
-                stack.append((at + 1, (*chosen, at), True))
+                stack.append((at + 1, chosen, False, highest, paid))
+                if not claim.caps or claim.may_go([order[i] for i in bits(chosen | 1 << at)]):
+                    highest = max(highest, order[at].priority)
+                    stack.append((at + 1, chosen | 1 << at, True, highest, paid + prices[at]))
 
-    def _first_set(self, bound: Bound) -> list[Candidate] | None:
+    def _first_set(self, bound: Bound, *, guess_only: bool = False) -> list[Candidate] | None:
         """The bound's own guess if it is enough, else the shortest run of its order that is (more never hurts)."""
         order = bound.order
         guess = [order[i] for i in bound.guess()]
         if self._trial.starts(guess):
             return guess
+        if guess_only:
+            return None
+        order = self._trial.claim.greedy(order)
         if not self._trial.starts(order):
             return None
         low, high = 0, len(order)  # `high` is enough, `low` is not
@@ -331,19 +348,29 @@ class _Search:
                 low = middle
         return list(order[:high])
 
-    def _spared(self, chosen: Sequence[Candidate]) -> list[Candidate]:
-        """A set in which nobody can be spared: the dearest are let off first."""
+    def _spared(self, chosen: Sequence[Candidate], bound: Bound | None = None) -> list[Candidate]:
+        """A set in which nobody can be spared: the dearest are let off first. `bound`: of the domain they are in, where
+        the numbers may tell at once that all are needed."""
         kept = list(chosen)
+        number_of = {c.record.job: number for number, c in enumerate(bound.order)} if bound is not None else {}
         for candidate in sorted(chosen, key=lambda c: (-c.priority, -c.lost, -c.gpus, c.record.job)):
             fewer = [c for c in kept if c is not candidate]
+            if (
+                bound is not None
+                and bound.of(len(bound.order), sum(1 << number_of[c.record.job] for c in fewer)) is None
+            ):
+                continue
             if self._trial.starts(fewer):
                 kept = fewer
         return kept
 
-    def _consider(self, chosen: Sequence[Candidate]) -> None:
-        cost = self._cost(chosen)
+    def _consider(self, chosen: Sequence[Candidate], bound: Bound | None = None) -> None:
+        cost = self._cost_of(chosen)
         if self._best_cost is None or cost < self._best_cost:
-            self._best, self._best_cost = list(chosen), cost
+            self._best, self._best_cost, self._best_bound = list(chosen), cost, bound
+
+
+_CRITERIA: Final = ("lowestPriority", "leastLostWork", "fewestJobs")
 
 
 def _search_level(draft: Draft, job: Job, gpu_type: GpuType) -> int:

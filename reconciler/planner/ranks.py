@@ -7,29 +7,45 @@ island apart. Positions become ranks through the layout of the dimensions. Findi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from reconciler.model.allocation import Placement, RankPlace
 from reconciler.model.inventory import GpuSlot, NodeShape
 from reconciler.model.inventory import Level as FabricLevel
-from reconciler.model.job import Dimension, Job
-from reconciler.model.units import NODE_LEVEL, LevelName, Nanoseconds
+from reconciler.model.job import Dimension, Job, Spread
+from reconciler.model.reasons import Reason, ReasonCode, reason
+from reconciler.model.units import CLUSTER_LEVEL, NODE_LEVEL, LevelName, Nanoseconds
 from reconciler.planner.ground import Ground
 from reconciler.planner.placement import Spot
 from reconciler.topology import cost
+from reconciler.topology.even import unevenness
 from reconciler.topology.tree import ROOT, Level
+
+Seat = tuple[int, int]
+"""(node number, GPU index)."""
 
 
 def placement_of(ground: Ground, job: Job, spot: Spot) -> Placement:
     """The spot as a placement: a GPU, NUMA node, NIC and rail for each rank, its level, domain and T_comm in ns."""
     positions = [(node, gpu) for node, mask in spot.rows for gpu in gpus_in_order(ground.nodes[node].shape, mask)]
-    places = _by_rank(positions, job.dimensions, spot.layout)
-    level, domain = _around(ground, spot)
+    return placement_at(ground, job, _by_rank(positions, job.dimensions, spot.layout))
+
+
+def placement_at(ground: Ground, job: Job, seats: Sequence[Seat]) -> Placement:
+    """A placement with these seats, by rank."""
+    places = list(seats)
+    level, domain = _around(ground, places)
     return Placement(
         ranks=_rank_places(ground, places), level=level, domain=domain,
-        comm_time=_comm_time(ground, job, places), comm_bound=_comm_bound(ground, job, spot),
+        comm_time=_comm_time(ground, job, places), comm_bound=_comm_bound(ground, job, places),
     )  # fmt: skip
+
+
+def seats_of(ground: Ground, places: Iterable[RankPlace]) -> dict[int, Seat]:
+    """The seat of each rank whose node is still declared, by rank."""
+    index_of = ground.tree.index_of
+    return {place.rank: (index_of[place.node], place.gpu) for place in places if place.node in index_of}
 
 
 def gpus_in_order(shape: NodeShape, mask: int) -> list[int]:
@@ -93,17 +109,16 @@ def _rank_places(ground: Ground, places: list[tuple[int, int]]) -> tuple[RankPla
     return tuple(found)
 
 
-def _around(ground: Ground, spot: Spot) -> tuple[LevelName, str]:
+def _around(ground: Ground, places: Sequence[Seat]) -> tuple[LevelName, str]:
     """The narrowest level whose one domain holds the gang, and that domain's name."""
-    nodes = [node for node, _ in spot.rows]
-    first, last = min(nodes), max(nodes)
+    first, last = min(node for node, _ in places), max(node for node, _ in places)
     tree = ground.tree
     if first != last:
         level = tree.common_level(first, last)
         return ground.level_name(level), tree.domain_name(level, tree.domain_of(first, level))
     mask = 0
-    for _, part in spot.rows:
-        mask |= part
+    for _, gpu in places:
+        mask |= 1 << gpu
     node = ground.nodes[first]
     innermost = ground.inventory.levels[0].name
     if innermost != NODE_LEVEL and any(mask & ~island == 0 for island in node.shape.nvlink):
@@ -118,12 +133,12 @@ def obeys(ground: Ground, job: Job, place: Placement) -> bool:
         if level is None:
             return False
         domains = [_domain_of(ground, level, rank) for rank in place.ranks]
-        if any(len({domains[number] for number in group}) > 1 for group in _groups(job, rule.group)):
+        if any(len({domains[number] for number in group}) > 1 for group in groups_of(job, rule.group)):
             return False
     return True
 
 
-def _groups(job: Job, name: str) -> list[range]:
+def groups_of(job: Job, name: str) -> list[range]:
     """Ranks that differ in this dimension alone; all ranks for `job`."""
     if name == "job":
         return [range(job.gpus)]
@@ -143,6 +158,26 @@ def _domain_of(ground: Ground, level: Level, rank: RankPlace) -> tuple[int, ...]
         return (index if index < 0 else ground.tree.domain_of(index, level),)
     islands = ground.nodes[index].shape.nvlink
     return index, next((number for number, mask in enumerate(islands) if mask >> rank.gpu & 1), -1)
+
+
+def placed_reason(ground: Ground, job: Job, place: Placement) -> Reason:
+    """Placed, with its level; where uplinks are shared unevenly, or pairs talk across the outermost domains, by how much.
+
+    `unevenness`: nodes that the fullest rack has more than the emptiest; `crossPairs`: neighbours in the order of
+    nodes (the ring counted round) that lie in different domains of the outermost level. Both make it likelier that
+    hashing puts several flows on one link.
+    """
+    more: dict[str, int] = {}
+    tree = ground.tree
+    if job.spread is Spread.EVEN or (place.level == CLUSTER_LEVEL and tree.leaf_level > ROOT):
+        nodes = [tree.index_of[name] for name in place.nodes]
+        counts: dict[int, int] = {}
+        for node in nodes:
+            counts[tree.leaf_of[node]] = counts.get(tree.leaf_of[node], 0) + 1
+        outer = [tree.domain_of(node, min(1, tree.leaf_level)) for node in nodes]
+        crossed = sum(a != b for a, b in zip(outer, [*outer[1:], outer[0]], strict=True)) if len(outer) > 1 else 0
+        more = {"racks": len(counts), "unevenness": unevenness(list(counts.values())), "crossPairs": crossed}
+    return reason(ReasonCode.PLACED, gpus=len(place.ranks), level=place.level, **more)
 
 
 # --- cost ---
@@ -179,8 +214,10 @@ def _comm_time(ground: Ground, job: Job, places: list[tuple[int, int]]) -> Nanos
     return Nanoseconds(cost.comm_time(ground.tree, places, _dimensions(job), links_of(ground)).time)
 
 
-def _comm_bound(ground: Ground, job: Job, spot: Spot) -> Nanoseconds:
-    """The least of any placement on this type's declared GPUs, all free."""
+def _comm_bound(ground: Ground, job: Job, places: Sequence[Seat]) -> Nanoseconds:
+    """The least of any placement on the declared GPUs of its types, all free."""
     if not _measured(job):
         return Nanoseconds(0)
-    return Nanoseconds(cost.lower_bound(_dimensions(job), ground.largest[spot.gpu_type], links_of(ground)))
+    kinds = sorted({ground.nodes[node].shape.gpu_type for node, _ in places})
+    largest = [sum(sizes) for sizes in zip(*(ground.largest[kind] for kind in kinds), strict=True)]
+    return Nanoseconds(cost.lower_bound(_dimensions(job), largest, links_of(ground)))

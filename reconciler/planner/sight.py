@@ -35,6 +35,11 @@ class Sight:
         """Its receipt says that no process of the attempt is left, or the node left the world."""
         return self.left or (self.report is not None and self.report.state.released)
 
+    @property
+    def is_off(self) -> bool:
+        """It cannot be used now, whatever became of its ranks: silent past `lostAfter`, or not there any more."""
+        return self.seen is None or self.seen.condition is NodeCondition.LOST
+
     def fenced(self, fence: Fence) -> bool:
         """No rank can be alive on it: released, declared dead, or its lease is over (for an attempt that has one)."""
         if self.released:

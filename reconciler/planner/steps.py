@@ -16,8 +16,8 @@ from reconciler.model.job import Job
 from reconciler.model.lifecycle import Cause, JobState, Outcome, Phase, check_move
 from reconciler.model.observed import AttemptState, Observed
 from reconciler.model.queue import Scheduling
-from reconciler.model.reasons import Reason, ReasonCode, reason
-from reconciler.model.units import DAY, HOUR, GpuSeconds, Instant, Nanoseconds, NodeName, seconds
+from reconciler.model.reasons import Reason, ReasonCode, reason, sentence
+from reconciler.model.units import DAY, HOUR, MINUTE, GpuSeconds, Instant, Nanoseconds, NodeName, seconds
 from reconciler.planner.memo import masks_of
 from reconciler.planner.sight import Sight, all_is_well
 
@@ -111,6 +111,7 @@ class _Scene:
         return replace(
             after, avoid=avoiding(after.avoid, avoid, self.now, self.scheduling.avoid_for),
             failures=after.failures + (cause is Cause.RANK_FAILED),
+            failed_starts=after.failed_starts + (cause is Cause.START_FAILED),
             node_losses=after.node_losses + (cause is Cause.NODE_LOST),
         )  # fmt: skip
 
@@ -177,7 +178,9 @@ def _start_failed(scene: _Scene, node: NodeName, why: str) -> JobRecord:
 def _running_now(record: JobRecord, now: Instant) -> JobRecord:
     ranks = len(record.placement.ranks) if record.placement is not None else 0
     why = reason(ReasonCode.RUNNING, ranks=ranks)
-    return replace(record, state=JobState.RUNNING, reason=why, started=record.started or now, preemptor=None)
+    return replace(
+        record, state=JobState.RUNNING, reason=why, started=record.started or now, preemptor=None, failed_starts=0
+    )
 
 
 # --- Running and Lost ---
@@ -275,10 +278,31 @@ def _after_release(record: JobRecord, scene: _Scene) -> JobRecord:
         return replace(released(record), state=JobState.HELD, cause=None, reason=reason(ReasonCode.SUSPENDED))
     if cause is Cause.RANK_FAILED:
         return _after_failure(record, scene)
+    if cause is Cause.START_FAILED and record.failed_starts > 1:
+        return _after_failed_start(record, scene)
     allowed = scene.job.restart.on_node_loss if scene.job is not None else None
     if cause is Cause.NODE_LOST and _used_up(record.node_losses, allowed):
         return finished(record, Outcome.FAILED, record.reason)
-    return replace(released(record), state=JobState.PENDING)
+    if cause in (Cause.MOVED, Cause.RESIZED) and record.promise is not None:
+        return replace(released(record), state=JobState.PROMISED, promise=record.promise)
+    return (cause is Cause.NODE_LOST and _to_be_repaired(record, scene)) or replace(
+        released(record), state=JobState.PENDING
+    )
+
+
+def _to_be_repaired(record: JobRecord, scene: _Scene) -> JobRecord | None:
+    """What is left of the gang is kept for its repair; None when nothing is, or nobody wants it any more."""
+    if record.placement is None or scene.job is None or scene.job.digest != record.digest:
+        return None
+    avoided = {entry.node for entry in record.avoid if entry.until > scene.now}
+    gone = {sight.node for sight in scene.sights() if sight.is_off} | avoided
+    left = tuple(place for place in record.placement.ranks if place.node not in gone)
+    if not left:
+        return None
+    return replace(
+        record, state=JobState.REPAIRING, phase=Phase.STOP, placement=replace(record.placement, ranks=left),
+        whole=record.whole or record.placement, started=None, deadline=None, promise=None, since=scene.now,
+    )  # fmt: skip
 
 
 def _after_failure(record: JobRecord, scene: _Scene) -> JobRecord:
@@ -288,9 +312,21 @@ def _after_failure(record: JobRecord, scene: _Scene) -> JobRecord:
         node, code = record.reason.number("node") or "", record.reason.number("exitCode") or 0
         used = restart.on_failure if restart is not None else 0
         return finished(record, Outcome.FAILED, reason(ReasonCode.FAILED, node=node, exitCode=code, restarts=used))
-    wait = min(restart.backoff << min(record.failures - 1, 32), MAX_BACK_OFF) if record.failures else 0
-    until = Instant(scene.now + wait)
-    why = reason(ReasonCode.BACK_OFF, failures=record.failures, until=until)
+    return _backing_off(record, restart.backoff, record.failures, scene.now)
+
+
+def _after_failed_start(record: JobRecord, scene: _Scene) -> JobRecord:
+    """A first failed start is tried elsewhere at once; from the second in a row on it may be no node's fault, and each
+    attempt is three commits: wait, twice as long each time. It never ends: the nodes may be put right."""
+    backoff = scene.job.restart.backoff if scene.job is not None else Nanoseconds(MINUTE)
+    return _backing_off(record, backoff, record.failed_starts - 1, scene.now)
+
+
+def _backing_off(record: JobRecord, backoff: Nanoseconds, times: int, now: Instant) -> JobRecord:
+    until = Instant(now + (min(backoff << min(times - 1, 32), MAX_BACK_OFF) if times else 0))
+    why = reason(
+        ReasonCode.BACK_OFF, failures=record.failures + record.failed_starts, until=until, last=sentence(record.reason)
+    )
     return replace(released(record), state=JobState.HELD, retry_at=until, reason=why)
 
 
@@ -301,7 +337,9 @@ def _used_up(count: int, allowed: int | None) -> bool:
 
 def released(record: JobRecord) -> JobRecord:
     """The record without anything it held. Its cause stays: repair and order ask why it waits again."""
-    return replace(record, placement=None, promise=None, phase=None, started=None, deadline=None, ports=(), victims=())
+    return replace(
+        record, placement=None, promise=None, whole=None, phase=None, started=None, deadline=None, ports=(), victims=()
+    )
 
 
 def finished(record: JobRecord, outcome: Outcome, why: Reason) -> JobRecord:

@@ -154,9 +154,16 @@ class Capacity:
                     index.shift(leaf, change)
         return index
 
+    def counts_whole(self, unit: int, share: int = 1) -> bool:
+        """True when workers of `unit` GPUs are whole nodes, whose numbers need no index: nodes that are all alike, and
+        whose NVLink islands are made of whole pieces."""
+        if unit != self.largest_node or not self.is_uniform:
+            return False
+        return share == 1 or all(island.bit_count() % share == 0 for island in self._shape.nvlink)
+
     def largest_domain(self, level: Level, unit: int = 1, share: int = 1) -> tuple[DomainIndex, int]:
         """The domain of a level that holds most workers of `unit` GPUs, lowest number first, and how many."""
-        if unit == self.largest_node and self.is_uniform:  # whole nodes: counted anyway
+        if self.counts_whole(unit, share):
             total, most = self.whole[ROOT][0], self.filled[level].bit_length() - 1
             domains = self.by_whole[level][most]
         else:

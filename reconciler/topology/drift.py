@@ -200,6 +200,11 @@ def unlinked(shape: NodeShape, gpus: Iterable[GpuReport]) -> int:
     return found
 
 
+def split_off(now: NodeShape, before: NodeShape) -> int:
+    """Mask of the GPUs that stand alone in an effective shape and did not in the one it was made of."""
+    return sum(island for island in now.nvlink if island not in before.nvlink and not island & (island - 1))
+
+
 def _needed(shape: NodeShape, island: int, links: Mapping[int, int]) -> dict[int, int]:
     """NVLinks that each GPU of an island should have up; none for a GPU that stands alone."""
     members = [slot for slot in shape.gpus if island >> slot.index & 1]

@@ -114,7 +114,7 @@ def _best(capacity: Capacity, asked: Request, level: Level) -> tuple[DomainIndex
     """The domain of one level that the rule prefers, and the leaves in it if known; None when none holds the gang."""
     units = asked.units
     spreads = level < asked.count_level or asked.groups or asked.soft_group
-    if not spreads and level > ROOT and asked.unit == capacity.largest_node and capacity.is_uniform:
+    if not spreads and level > ROOT and capacity.counts_whole(asked.unit, asked.share):
         capacity.visits += 1  # the hot path: three times count-trailing-zeros
         fitting = capacity.filled[level] >> units
         if not fitting:
@@ -191,7 +191,7 @@ def pack(capacity: Capacity, asked: Request, level: Level, domain: DomainIndex, 
     parts: list[tuple[NodeIndex, GpuMask]] = []
     if plan is None:
         plan = _spread(capacity, asked, level, domain, asked.units, capacity.tree.leaf_level)
-    if asked.unit == capacity.largest_node and capacity.is_uniform:
+    if capacity.counts_whole(asked.unit, asked.share):
         slots_of = capacity.wholes[asked.unit]
         for leaf, units in plan:
             whole.append((leaf, lowest_bits(slots_of[leaf], units)))

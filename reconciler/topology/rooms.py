@@ -77,7 +77,7 @@ def tightest_first(capacity: Capacity, level: Level, domains: int) -> Iterator[D
 def domains_holding(capacity: Capacity, asked: Request, level: Level) -> int:
     """Bit set of the domains of a level with room for all workers, groups not considered."""
     capacity.visits += 1
-    if asked.unit != capacity.largest_node or not capacity.is_uniform:
+    if not capacity.counts_whole(asked.unit, asked.share):
         return capacity.units(asked.unit, asked.share).holding(level, asked.units)
     if level == ROOT:
         return 1 if capacity.whole[ROOT][0] >= asked.units else 0
@@ -135,14 +135,14 @@ def _fitting(
 
 def units_in(capacity: Capacity, asked: Request, level: Level, domain: DomainIndex) -> int:
     """Workers that a domain holds, groups not considered."""
-    if asked.unit == capacity.largest_node and capacity.is_uniform:
+    if capacity.counts_whole(asked.unit, asked.share):
         return capacity.whole[level][domain]
     return capacity.units(asked.unit, asked.share).count[level][domain]
 
 
 def buckets_of(capacity: Capacity, asked: Request, level: Level) -> tuple[int, Mapping[int, int] | list[int]]:
     """Domains of a level by the units they hold: bit set of the numbers in use, and the domains of each."""
-    if asked.unit == capacity.largest_node and capacity.is_uniform:
+    if capacity.counts_whole(asked.unit, asked.share):
         return capacity.filled[level], capacity.by_whole[level]
     index = capacity.units(asked.unit, asked.share)
     return index.filled[level], index.buckets[level]

@@ -11,12 +11,14 @@ from reconciler.documents.record import Summary
 from reconciler.model.allocation import (
     Allocation,
     Avoid,
+    Hold,
     JobRecord,
     Metrics,
     Placement,
     Promise,
     RankPlace,
     Tombstone,
+    Usage,
 )
 from reconciler.model.job import Fence
 from reconciler.model.lifecycle import Cause, JobState, Outcome, Phase
@@ -34,6 +36,7 @@ from reconciler.model.units import (
     CommitId,
     Digest,
     GpuSeconds,
+    GpuType,
     Instant,
     JobKey,
     LevelName,
@@ -106,6 +109,9 @@ promises = st.builds(
 )
 
 
+holds = st.builds(Hold, placement=placements(), since=instants)
+
+
 def records(key: st.SearchStrategy[JobKey] = job_keys) -> st.SearchStrategy[JobRecord]:
     """A record of any kind, every field set to something now and then."""
     return st.builds(
@@ -132,11 +138,15 @@ def records(key: st.SearchStrategy[JobKey] = job_keys) -> st.SearchStrategy[JobR
         preemptor=some(job_keys),
         lost_work=numbers.map(GpuSeconds),
         failures=small,
+        failed_starts=small,
         node_losses=small,
+        reclaimed=some(instants),
         interruptions=st.lists(instants, max_size=3).map(tuple),
         avoid=st.lists(st.builds(Avoid, node=nodes, until=instants), max_size=2).map(tuple),
         fence=st.sampled_from(Fence),
         grace=spans_of_time,
+        hold=some(holds),
+        whole=some(placements()),
     )
 
 
@@ -173,6 +183,9 @@ summaries = st.builds(
     previous_commit=st.just("") | commits,
     trigger=names,
     metrics=metrics,
+    usage=st.lists(st.builds(Usage, queue=queues, gpu_type=names.map(GpuType), acc=numbers, rate=numbers), max_size=3).map(tuple),
+    usage_as_of=instants,
+    moved=st.lists(instants, max_size=3).map(tuple),
 )
 
 
@@ -191,6 +204,9 @@ def allocations(draw: st.DrawFn, summary: Summary | None = None) -> Allocation:
         jobs={key: draw(records(st.just(key))) for key in keys},
         tombstones={key: draw(tombstones(key)) for key in gone},
         metrics=said.metrics,
+        usage=said.usage,
+        usage_as_of=said.usage_as_of,
+        moved=said.moved,
     )
 
 

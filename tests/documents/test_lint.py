@@ -103,6 +103,7 @@ JOBS = [
     ("parallelism: {tensor: 8, pipeline: 4}\ntopology: {required: {pipeline: rack}}", 32, RUN, "NeverFits", "spec.topology.required.pipeline"),
     ("roles: [{name: a, workers: 1, gpusEach: 16}]", 16, RUN, "NeverFits", "spec.roles"),
     ("nice: 1", 64, RUN, "NeverFits", "spec.gpus"),
+    ("topology: {nicKind: efa}", 8, RUN, "NeverFits", "spec.topology.nicKind"),
     ("nice: 1", 8, "{command: [a], script: b}", "RunNeedsOne", "spec.run"),
     ("nice: 1", 8, "{ports: 1}", "RunNeedsOne", "spec.run"),
     ("nice: 1", 8, "{command: [a], image: x, runtime: process}", "ConflictingFields", "spec.run.image"),

@@ -205,7 +205,7 @@ def test_metrics_count_gpus_and_whole_domains() -> None:
 
 def test_ceilings_count_the_subtree_held_and_promised() -> None:
     tree = world(queues=[queue("a", "root", ceiling=8), queue("b", "root"), queue("root", None, ceiling=12)]).quotas
-    quotas, kind = Quotas(tree), GpuType("H100")
+    quotas, kind = Quotas(tree, {GpuType("H100"): 32}), GpuType("H100")
     quotas.hold(QueueName("b"), kind, 4)
     quotas.keep(QueueName("a"), kind, 3)
     assert quotas.breach(QueueName("a"), kind, 5) is None

@@ -125,7 +125,8 @@ def test_gpus_that_only_a_protection_keeps() -> None:
     desired = world(jobs=jobs, rules=rules)
     records = [running(desired, f"nlp/a{n}", {f"gpu-00{n}": 8}) for n in range(1, 5)]
     state, found = why(desired, job(KEY, 8), records)
-    assert (state, found.code, found.number("protected")) == (JobState.PENDING, ReasonCode.PROTECTED, 32)
+    assert (state, found.code, found.number("protected")) == (JobState.PENDING, ReasonCode.PROTECTED_UNTIL, 32)
+    assert found.number("until") == START + 2 * HOUR
     assert found.number("by") == ", ".join(f"nlp/a{n} (minRuntime)" for n in range(1, 5))
 
 

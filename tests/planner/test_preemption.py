@@ -21,7 +21,8 @@ from reconciler.model.units import DAY, HOUR, MINUTE, SECOND, Instant, JobKey, N
 from reconciler.planner.decide import decide
 from reconciler.planner.draft import Draft
 from reconciler.planner.ground import ground_of
-from reconciler.planner.preemption import Standing, Victims, find_victims, may_preempt
+from reconciler.planner.preemption import Victims, find_victims
+from reconciler.planner.rights import Standing, may_preempt
 from tests.planner.worlds import (
     CLASSES,
     START,
@@ -57,8 +58,7 @@ def search(made: Draft, asked: Job) -> Victims | None:
     new = JobRecord(job=asked.key, queue=asked.queue, digest=asked.digest, state=JobState.PENDING, since=NOW,
                     submitted=NOW, reason=made.records[next(iter(made.records))].reason)  # fmt: skip
     kind = asked.gpu_types[0]
-    able, _ = Standing(made).below(asked.queue, made.priority(asked), kind)
-    return find_victims(made, new, asked, kind, able) if able else None
+    return find_victims(made, new, asked, kind, Standing(made).claim(asked, kind))
 
 
 def test_the_freshest_checkpoint_loses_least() -> None:

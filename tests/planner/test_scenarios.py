@@ -109,6 +109,7 @@ class Scenario:
             order="priorityThenAge", preempt_same_queue="lowerPriority" if lower else "never",
             victim_order=tuple(VICTIMS[name] for name in order), cooldown=Nanoseconds(0), backfill="none",
             min_runtime=Nanoseconds(seconds(policy.get("min_runtime", "0s")) * SECOND),
+            move_to_start=policy.get("move_running_jobs", "never"), defragment_action="never",
         )  # fmt: skip
         queues = [self._queue(row) for row in self.tree.get("queues", ({"name": "default"},))]
         made = world(jobs=[self._job(row) for row in rows], queues=queues, classes=classes, rules=rules)

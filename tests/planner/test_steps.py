@@ -14,7 +14,7 @@ from reconciler.model.queue import Scheduling
 from reconciler.model.reasons import ReasonCode
 from reconciler.model.units import HOUR, MINUTE, SECOND, Instant, JobKey, NodeName
 from reconciler.planner import steps
-from tests.planner.worlds import START, job, ready, running, said, saw, world
+from tests.planner.worlds import START, Cluster, job, ready, running, said, saw, world
 
 S = AttemptState
 KEY = "nlp/a"
@@ -125,7 +125,6 @@ def test_a_loss_ends_the_attempt_once_it_is_fenced_as_the_attempt_was_started(
     [
         (Cause.PREEMPTED, JobState.PENDING, None),
         (Cause.START_FAILED, JobState.PENDING, None),
-        (Cause.NODE_LOST, JobState.PENDING, None),
         (Cause.NODE_REMOVED, JobState.PENDING, None),
         (Cause.MAINTENANCE, JobState.PENDING, None),
         (Cause.SUSPENDED, JobState.HELD, None),
@@ -143,6 +142,17 @@ def test_a_stop_ends_where_its_cause_says_and_only_when_every_node_let_go(
         assert advance(record, observed).state is JobState.STOPPING
     after = advance(record, seen(S.GONE, S.EXITED, (None, 1)))
     assert (after.state, after.outcome, after.placement, after.phase, after.ports) == (state, outcome, None, None, ())
+
+
+def test_what_is_left_after_a_node_was_lost_is_kept_for_the_repair_with_its_rank_numbers() -> None:
+    record = stopping(Cause.NODE_LOST)
+    assert advance(record, silent(seen(S.GONE, S.RUNNING))).state is JobState.STOPPING
+    after = advance(record, silent(seen(S.GONE, S.RUNNING), confirmed_dead=True))
+    assert (after.state, after.whole) == (JobState.REPAIRING, record.placement)
+    assert after.placement is not None
+    assert record.placement is not None
+    assert after.placement.ranks == tuple(rank for rank in record.placement.ranks if rank.node == "gpu-001")
+    assert after.placement.ranks
 
 
 def test_a_lost_node_counts_as_released_in_a_stop_once_fenced() -> None:
@@ -194,3 +204,16 @@ def test_the_avoid_list_keeps_the_newest_eight_and_drops_what_is_over() -> None:
     assert [entry.node for entry in known] == [f"n{i}" for i in range(2, 10)]
     later = Instant(START + HOUR)
     assert [e.node for e in steps.avoiding(known, ["n5"], later, HOUR)] == ["n5"]  # type: ignore[list-item]  # a node name
+
+
+def test_a_start_that_fails_again_and_again_backs_off_and_says_why() -> None:
+    # Each attempt is three commits: without a pause one refusing node would fill the record.
+    cluster = Cluster(world({"sg0": {"r01": ("gpu-001",)}}, jobs=[job(KEY, 8)]))
+    cluster.nodes[NodeName("gpu-001")].refuses = True
+    for _ in range(40):
+        cluster.step(seconds=1)
+    record = cluster.allocation.jobs[JobKey(KEY)]
+    assert 2 <= record.attempt <= 5, cluster.show()
+    assert record.failed_starts == record.attempt
+    assert (record.state, record.reason.code) == (JobState.HELD, ReasonCode.BACK_OFF)
+    assert "gpu-001" in str(record.reason.number("last"))

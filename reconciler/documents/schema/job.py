@@ -77,6 +77,8 @@ class Topology(Strict):
     """Local rank r uses rail r on every node."""
     nic_kind: Literal["roce", "infiniband", "ethernet", "efa"] | None = None
     """Only nodes whose NICs speak this. Absent: any."""
+    spread: Literal["packed", "even"] = "packed"
+    """even: the same number of nodes in each rack and spine group it uses, where that is possible."""
     spares: Annotated[int, Field(ge=0, le=1024)] = 0
     """Nodes held beside the gang, to replace a lost one at once."""
 
@@ -232,6 +234,8 @@ class JobSpec(Strict):
     """Only this type. Absent: any one type."""
     any_of: Annotated[Listed[GpuTypeName], Field(min_length=1, max_length=16)] | None = None
     """One of these types, the first that fits."""
+    mixed_gpu_types: bool = False
+    """May one gang use several of its types at once? Tried when no single one has room."""
     parallelism: Parallelism | None = None
     """Absent: the largest tensor group that fits one NVLink domain, times data."""
     rank_order: Annotated[Listed[DimensionName], Field(max_length=5)] = ()

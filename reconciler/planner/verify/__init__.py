@@ -8,7 +8,11 @@ case      the rules that can be broken, and the inputs with what is looked up in
 lifetime  records and their states: moves, phases, attempts, releases
 places    one new place: wanted, whole, on fit nodes, inside the required levels
 between   several jobs: GPUs, ports, CPUs and memory, ceilings
+holds     who gathers GPUs without having them, and who may use them meanwhile
 victims   who is evicted, by what right, and for what
+displaced who goes on elsewhere or with another size, and for what
+quotas    guarantees, lending, ceilings, and what may only use guarantees
+accounts  what each queue is charged for what it used beyond its guarantee
 
 Belongs here: rules checked from scratch. Does not belong here: anything imported from the rest of the planner, or
 whether a better placement or a cheaper victim exists.
@@ -19,10 +23,14 @@ from __future__ import annotations
 from reconciler.model.allocation import Allocation
 from reconciler.model.desired import Desired
 from reconciler.model.observed import Observed
-from reconciler.planner.verify.between import ceilings, neighbours, overlaps
+from reconciler.planner.verify.accounts import accounts
+from reconciler.planner.verify.between import neighbours, overlaps
 from reconciler.planner.verify.case import Breach, Case, Violation, new_places
+from reconciler.planner.verify.displaced import displaced
+from reconciler.planner.verify.holds import broken_holds, holds
 from reconciler.planner.verify.lifetime import census, life, release, stop_cause, succession
 from reconciler.planner.verify.places import admission, eligible, gang, levels
+from reconciler.planner.verify.quotas import borrows_soon, within_quota
 from reconciler.planner.verify.victims import victim
 
 __all__ = ["Breach", "Violation", "violations"]
@@ -42,16 +50,17 @@ def violations(
     for before, after in case.changed:
         found += release(case, before, after)
         if after is not None:
-            for rule in (life, stop_cause, victim):
+            for rule in (life, stop_cause, victim, displaced):
                 found += rule(case, before, after)
     # 3. Each new place is wanted, whole, fit and inside its levels.
     for before, after in case.started:
         found += admission(case, before, after)
         if (job := desired.jobs.get(after.job)) is not None:
             for place in new_places(before, after):
+                sized = job.resized(len(place.ranks)) or job
                 for check in (gang, eligible, levels):
-                    found += check(case, job, place)
+                    found += check(case, sized, place)
     # 4. Together they take nothing twice and pass no ceiling.
-    for together in (overlaps, neighbours, ceilings):
+    for together in (overlaps, neighbours, within_quota, borrows_soon, accounts, holds, broken_holds):
         found += together(case)
     return tuple(sorted(dict.fromkeys(found), key=lambda one: (one.job, one.code, one.detail)))

@@ -1,6 +1,6 @@
-"""Do the jobs get along? GPUs, ports, CPUs and memory of the nodes they share, ceilings of the queues they share.
+"""Do the jobs get along? GPUs, ports, CPUs and memory of the nodes they share.
 
-Only nodes and queues of jobs that are given something now are looked at: the rest is inherited.
+Only nodes of jobs that are given something now are looked at: the rest is inherited.
 """
 
 from __future__ import annotations
@@ -51,20 +51,3 @@ def _asks(case: Case, record: JobRecord) -> bool:
     """The job takes a share of a node's CPUs or memory."""
     job = case.desired.jobs.get(record.job)
     return job is not None and bool(job.cpus_per_gpu or job.memory_per_gpu)
-
-
-def ceilings(case: Case) -> Iterator[Violation]:
-    """No ceiling on the way to the root is passed by GPUs given or promised now.
-
-    What is stopping counts for a start, as it still holds its GPUs, and not for a promise, which waits for them. A
-    promise made earlier is kept even when its queue was cut meanwhile, and a repair brings no new use.
-    """
-    for before, after in case.started:
-        if before and before.state in (JobState.PROMISED, JobState.REPAIRING) and after.state.holds_gpus:
-            continue
-        of_type = case.gpu_type(after.promise.placement if after.promise else after.placement)
-        for queue, most in case.ceilings(after.queue, of_type):
-            live, held = (use.get((queue, of_type), 0) for use in case.use)
-            use = max(live, held) if after.state.holds_gpus else live
-            if use > most:
-                yield Violation(code=Breach.CEILING_EXCEEDED, job=after.job, detail=f"{queue}: {use} of {most}")

@@ -5,12 +5,11 @@ Which rule is broken where is for its siblings to say.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from reconciler.model.allocation import Allocation, JobRecord, Placement
 from reconciler.model.desired import Desired
@@ -20,6 +19,9 @@ from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.observed import AttemptState, Observed
 from reconciler.model.queue import PriorityClass
 from reconciler.model.units import NODE_LEVEL, GpuType, JobKey, LevelName, Nanoseconds, NodeName, QueueName
+
+if TYPE_CHECKING:
+    from reconciler.planner.verify.quotas import Tree
 
 FINAL: Final = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT})
 """How an incarnation ends for good."""
@@ -35,6 +37,7 @@ class Breach(StrEnum):
     NO_RECORD = "NoRecord"  # a desired job without a record, hence without a reason
     LEFTOVER_RECORD = "LeftoverRecord"  # a job nobody wants that holds nothing either
     TOMBSTONE_LOST = "TombstoneLost"
+    WRONG_USAGE = "WrongUsage"  # the accounts of fair share do not follow
     # the life of one job
     ILLEGAL_MOVE = "IllegalMove"
     WRONG_PHASE = "WrongPhase"
@@ -62,11 +65,19 @@ class Breach(StrEnum):
     GPU_TWICE = "GpuTwice"
     PROMISED_GPU = "PromisedGpu"
     PORT_TWICE = "PortTwice"
+    HOLD_BROKEN = "HoldBroken"  # GPUs gathered for a starved job given to one that comes after it
+    HOLD_UNFOUNDED = "HoldUnfounded"  # held for a job that does not wait, is not starved, or could not use them
     CEILING_EXCEEDED = "CeilingExceeded"
+    QUOTA_EXCEEDED = "QuotaExceeded"  # more than is left of what nobody keeps to itself
+    BEYOND_GUARANTEE = "BeyondGuarantee"  # a job that is not preemptible uses more than guarantees
+    BORROWS_TOO_SOON = "BorrowsTooSoon"  # what was reclaimed borrows again within its cooldown
     # victims
     NO_RIGHT_TO_EVICT = "NoRightToEvict"
     VICTIM_PROTECTED = "VictimProtected"
     VICTIM_IN_VAIN = "VictimInVain"
+    WRONG_SIZE = "WrongSize"  # of an elastic gang, or of one that moves
+    NOT_FREE_YET = "NotFreeYet"  # a gang moves into what another had
+    TOO_MANY_MOVES = "TooManyMoves"  # for one start, or within the hour
     VICTIM_FIRST = "VictimFirst"  # a victim starts while its preemptor still waits
 
 
@@ -88,6 +99,7 @@ class Case:
     def __init__(self, desired: Desired, observed: Observed, previous: Allocation, following: Allocation) -> None:
         self.desired, self.observed, self.previous, self.next = desired, observed, previous, following
         self.now = following.decided_at
+        self.trees: dict[GpuType, Tree] = {}
 
     @cached_property
     def changed(self) -> list[tuple[JobRecord | None, JobRecord | None]]:
@@ -120,11 +132,11 @@ class Case:
         return tuple(r for r in self.next.jobs.values() if r.victims and r.state is JobState.PROMISED)
 
     @cached_property
-    def shut(self) -> dict[NodeName, list[tuple[int, int]]]:
-        """Spans of maintenance by node."""
-        found: dict[NodeName, list[tuple[int, int]]] = {}
+    def shut(self) -> dict[NodeName, list[tuple[int, int, frozenset[QueueName]]]]:
+        """Windows by node: when they begin and end, and the queues that they are for (none: maintenance)."""
+        found: dict[NodeName, list[tuple[int, int, frozenset[QueueName]]]] = {}
         for window in self.desired.windows:
-            found.setdefault(window.node, []).append((window.begins, window.ends))
+            found.setdefault(window.node, []).append((window.begins, window.ends, frozenset(window.members)))
         return found
 
     @cached_property
@@ -139,32 +151,10 @@ class Case:
                     found[node].append((record, held.get(node, 0), promised.get(node, 0)))
         return found
 
-    @cached_property
-    def use(self) -> tuple[Counter[tuple[QueueName, GpuType]], Counter[tuple[QueueName, GpuType]]]:
-        """GPUs by queue and type, subtree included: promised or held by what goes on; held, whatever its state."""
-        live: Counter[tuple[QueueName, GpuType]] = Counter()
-        held: Counter[tuple[QueueName, GpuType]] = Counter()
-        for record in self.next.jobs.values():
-            place = record.promise.placement if record.promise else record.placement
-            if place is None or not (record.promise or record.state.holds_gpus):
-                continue
-            lives = record.promise is not None or record.state is not JobState.STOPPING
-            for queue in self.desired.quotas.path(record.queue):
-                live[queue, self.gpu_type(place)] += len(place.ranks) * lives
-                held[queue, self.gpu_type(record.placement)] += record.gpus_held
-        return live, held
-
     def gpu_type(self, place: Placement | None) -> GpuType:
         """The one type of a gang's GPUs."""
         node = self.nodes.get(place.ranks[0].node) if place and place.ranks else None
         return node.shape.gpu_type if node else GpuType("")
-
-    def ceilings(self, queue: QueueName, of_type: GpuType) -> Iterator[tuple[QueueName, int]]:
-        """Each queue from this one to the root that has a ceiling for the type, and that ceiling."""
-        for name in self.desired.quotas.path(queue):
-            at = self.desired.quotas.queues.get(name)
-            if at is not None and of_type in at.ceiling:
-                yield name, at.ceiling[of_type]
 
     @cached_property
     def live(self) -> dict[JobKey, int]:

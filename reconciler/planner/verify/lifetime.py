@@ -178,9 +178,4 @@ _PROOFS: Final[dict[Cause, Callable[[Case, Job | None, JobRecord], bool]]] = {
     Cause.SUSPENDED: lambda _, job, __: job is not None and job.suspend,
     Cause.TIME_LIMIT: _limit_over,
     Cause.NODE_REMOVED: lambda case, _, after: any(node not in case.nodes for node in held_by(after)),
-    # Rights to evict that no rule grants yet: a decision cannot make them up.
-    Cause.RECLAIMED: _no_proof,
-    Cause.FAIR_SHARE: _no_proof,
-    Cause.MOVED: _no_proof,
-    Cause.RESIZED: _no_proof,
 }

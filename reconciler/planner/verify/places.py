@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from reconciler.model.allocation import JobRecord, Placement, RankPlace
 from reconciler.model.inventory import Node
 from reconciler.model.job import Job
-from reconciler.model.lifecycle import JobState
+from reconciler.model.lifecycle import Cause, JobState
 from reconciler.model.observed import NodeCondition
 from reconciler.model.units import GpuType, LevelName, NodeName
 from reconciler.planner.verify.case import FINAL, Breach, Case, Violation
@@ -22,7 +22,7 @@ def admission(case: Case, before: JobRecord | None, after: JobRecord) -> Iterato
     if job is None or job.suspend or job.digest != after.digest or (queues and job.queue not in queues):
         yield Violation(code=Breach.NOT_WANTED, job=after.job)
         return
-    if case.desired.blocked and (before is None or before.state not in (JobState.PROMISED, JobState.REPAIRING)):
+    if case.desired.blocked and not _goes_on(before):
         yield Violation(code=Breach.ADMISSIONS_FROZEN, job=after.job)
     ended = [(stone.digest, stone.outcome) for stone in case.previous.tombstones.get(after.job, ())]
     if before and before.state is JobState.FINISHED and before.outcome:
@@ -32,6 +32,13 @@ def admission(case: Case, before: JobRecord | None, after: JobRecord) -> Iterato
     for other in case.waiting:
         if after.job in other.victims and other.job != after.job:
             yield Violation(code=Breach.VICTIM_FIRST, job=after.job, detail=f"before {other.job}")
+
+
+def _goes_on(before: JobRecord | None) -> bool:
+    """Work under way that only changes its place, or was promised one before."""
+    if before is None or before.state in (JobState.PROMISED, JobState.REPAIRING):
+        return before is not None
+    return before.state is JobState.STOPPING and before.cause in (Cause.NODE_LOST, Cause.MOVED, Cause.RESIZED)
 
 
 def gang(case: Case, job: Job, place: Placement) -> Iterator[Violation]:
@@ -68,9 +75,12 @@ def eligible(case: Case, job: Job, place: Placement) -> Iterator[Violation]:
         types.add(node.shape.gpu_type)
         if mask & ~_usable(case, node):
             yield Violation(code=Breach.GPU_UNFIT, job=job.key, detail=name)
-        if any(begins < end and ends > case.now for begins, ends in case.shut.get(name, ())):
+        own = {*case.desired.quotas.path(job.queue)}
+        if any(
+            begins < end and ends > case.now and not own & members for begins, ends, members in case.shut.get(name, ())
+        ):
             yield Violation(code=Breach.MAINTENANCE_AHEAD, job=job.key, detail=name)
-    if len(types) > 1 or not types <= set(job.gpu_types or types):
+    if (len(types) > 1 and not job.mixed_types) or not types <= set(job.gpu_types or types):
         yield Violation(code=Breach.WRONG_GPU_TYPE, job=job.key, detail=", ".join(sorted(types)))
 
 

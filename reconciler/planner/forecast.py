@@ -1,0 +1,158 @@
+"""When will each waiting job start, if everyone runs to the limit and nobody new comes?
+
+The planner itself is run forward on a copy: at every end by time limit, end of a stop, back-off or window the pass is
+made again. No failures, no submissions, no job that ends early: so a job usually starts sooner than its forecast, and
+one that waits for work without a limit has none. A job with a reservation is forecast no later than it. Nothing here
+is read by a decision or committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+
+from reconciler.model.allocation import Allocation, JobRecord
+from reconciler.model.desired import Desired
+from reconciler.model.lifecycle import Cause, JobState, Phase
+from reconciler.model.observed import Observed
+from reconciler.model.units import Instant, JobKey
+from reconciler.planner import steps
+from reconciler.planner.admit import Sweep
+from reconciler.planner.draft import Draft
+from reconciler.planner.ground import ground_of
+from reconciler.planner.line import line_of
+from reconciler.planner.profile import NEVER, end_of
+from reconciler.planner.promise import keep_promises
+from reconciler.planner.usage import brought_to
+from reconciler.planner.windows import begins_next, open_window
+
+JOBS: Final = 200  # waiting jobs that are forecast, first in line first
+STEPS: Final = 5_000  # instants looked at
+NODES: Final = 4_000_000  # nodes looked at in all: on a large cluster fewer instants
+
+_OVER: Final = frozenset({Cause.CANCELLED, Cause.CHANGED, Cause.TIME_LIMIT, Cause.SUSPENDED})
+"""Stops after which a job does not wait again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """When a job is expected to start; `reserved`: by a reservation that holds if limits hold."""
+
+    at: Instant
+    reserved: bool
+
+
+def forecast(
+    desired: Desired, observed: Observed, allocated: Allocation, now: Instant, wanted: Iterable[JobKey] = (),
+    *, jobs: int = JOBS, instants: int = STEPS,
+) -> Mapping[JobKey, Forecast]:  # fmt: skip
+    """The expected start of waiting jobs, in the order of the pass; a job that is absent is unknown.
+
+    `wanted`: stop once these are known; empty: the first `jobs` in line. Costs one pass an instant.
+    """
+    run = _Run(desired, observed, allocated, Instant(max(now, allocated.decided_at)))
+    run.watch(wanted, jobs)
+    for _ in range(min(instants, NODES // max(1, len(desired.inventory.nodes)))):
+        run.make_pass()
+        following = run.next_instant()
+        if not run.awaited or following is None:
+            break
+        run.go_to(following)
+    return run.known()
+
+
+class _Run:
+    """A copy of the cluster that only time moves."""
+
+    __slots__ = ("_accounts", "_draft", "_reserved", "_starts", "_windows", "awaited")
+
+    def __init__(self, desired: Desired, observed: Observed, allocated: Allocation, now: Instant) -> None:
+        records = dict(allocated.jobs)
+        self._draft = Draft(desired, observed, ground_of(desired.inventory), records, now)
+        half_life = desired.scheduling.half_life
+        self._accounts, _ = brought_to(allocated.usage, allocated.usage_as_of, now, half_life)  # as of now, all along
+        self._starts: dict[JobKey, Instant] = {}
+        self._reserved: dict[JobKey, Instant] = {}
+        self._windows = begins_next(desired.windows, now)
+        self.awaited: set[JobKey] = set()
+
+    def watch(self, wanted: Iterable[JobKey], jobs: int) -> None:
+        """Whose start is asked for."""
+        draft, chosen = self._draft, set(wanted)
+        if not chosen:
+            line = line_of(draft, self._accounts)
+            chosen = {record.job for record, _ in islice(iter(line), jobs)}
+            chosen |= {record.job for record in draft.records.values() if record.state is JobState.PROMISED}
+        self.awaited = {key for key in chosen if key in draft.records and draft.records[key].state in _WAIT}
+
+    def make_pass(self) -> None:
+        """What `decide` would do at this instant; what it starts runs at once."""
+        draft = self._draft
+        keep_promises(draft)
+        sweep = Sweep(draft)
+        sweep.run(line_of(draft, self._accounts))
+        for key, reservation in sweep.bookings.reservations.items():
+            self._reserved.setdefault(key, reservation.starts)
+        sweep.bookings.lift_all()
+        for key, record in list(draft.records.items()):
+            if record.state is JobState.STARTING and record.phase is not Phase.RUN:
+                draft.records[key] = replace(record, state=JobState.RUNNING, phase=Phase.RUN, started=draft.now)
+                if key in self.awaited:
+                    self._starts[key] = draft.now
+                    self.awaited.discard(key)
+
+    def next_instant(self) -> Instant | None:
+        """When something happens next; None: nothing does."""
+        draft, soonest = self._draft, NEVER
+        for record in draft.records.values():
+            if record.state.holds_gpus:
+                soonest = min(soonest, end_of(draft, record))
+            elif record.retry_at is not None and record.state is JobState.HELD:
+                soonest = min(soonest, record.retry_at)
+        while self._windows and self._windows[0] <= draft.now:
+            self._windows.pop(0)
+        if self._windows:
+            soonest = min(soonest, self._windows[0])
+        return Instant(max(soonest, draft.now + 1)) if soonest < NEVER else None
+
+    def go_to(self, at: Instant) -> None:
+        """Time passes: who is at an end lets go, windows open and close."""
+        draft = self._draft
+        over = [record for record in draft.records.values() if record.state.holds_gpus and end_of(draft, record) <= at]
+        draft.pass_to(at)
+        for record in over:
+            self._lets_go(record)
+        for record in list(draft.records.values()):
+            if record.retry_at is not None and record.retry_at <= at and record.state is JobState.HELD:
+                draft.records[record.job] = replace(record, state=JobState.PENDING, retry_at=None)
+            elif record.state is JobState.RUNNING and self._is_drained(record, at):
+                self._lets_go(replace(record, cause=Cause.MAINTENANCE, state=JobState.STOPPING))
+
+    def _is_drained(self, record: JobRecord, at: Instant) -> bool:
+        desired = self._draft.desired
+        return bool(desired.windows) and open_window(record, desired.windows, desired.quotas, at) is not None
+
+    def _lets_go(self, record: JobRecord) -> None:
+        """Its GPUs are free; it is over, goes on where it was promised a place, or waits again."""
+        draft = self._draft
+        draft.let_go(record)
+        if record.promise is not None:
+            draft.records[record.job] = replace(record, state=JobState.PROMISED, placement=None, phase=None)
+        elif record.state is JobState.STOPPING and record.cause not in _OVER:
+            draft.records[record.job] = replace(steps.released(record), state=JobState.PENDING)
+        else:
+            del draft.records[record.job]
+
+    def known(self) -> Mapping[JobKey, Forecast]:
+        """What was found out."""
+        found = {}
+        for key in sorted({*self._starts, *(self.awaited & self._reserved.keys())}):
+            reserved = self._reserved.get(key)
+            at = min(self._starts.get(key, NEVER), reserved if reserved is not None else NEVER)
+            found[key] = Forecast(at=Instant(at), reserved=reserved is not None)
+        return found
+
+
+_WAIT: Final = (JobState.PENDING, JobState.PROMISED, JobState.HELD)

@@ -1,0 +1,77 @@
+"""Where does a gang go that may use several GPU types at once, when no single one has room for it?
+
+Only a job that says so is ever mixed, and only on free GPUs: nobody is disturbed for a gang of several types. The
+types' engines are looked at as one, made afresh for each question; it costs a pass over the nodes, and such jobs are few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from reconciler.model.allocation import JobRecord
+from reconciler.model.job import Job
+from reconciler.model.units import GpuType
+from reconciler.planner import placement
+from reconciler.planner.draft import Draft
+from reconciler.planner.placement import Ask, Spot
+from reconciler.topology.capacity import Capacity
+from reconciler.topology.tree import bits_of
+
+
+def mixed_spot(draft: Draft, record: JobRecord, job: Job) -> Spot | None:
+    """The best spot over all its types together, within the quota of each; None when it asks for no such thing."""
+    kinds = draft.types_for(job)
+    if not job.mixed_types or len(kinds) < 2:
+        return None
+    if sum(draft.supply.engines[kind].free_gpus() for kind in kinds) < job.gpus:
+        return None
+    engine, asks = _together(draft, kinds), _asks(draft, job, kinds)
+    shut = draft.refused(job) | draft.drained(job)
+    for avoided in placement.avoided_nodes(record.avoid, draft.ground, draft.now):
+        spot = placement.fit_on(engine, kinds[0], job, asks, shut | avoided, draft.supply.resources_left)
+        if isinstance(spot, Spot):
+            return spot if _within_quotas(draft, job, spot) else None
+    return None
+
+
+def could_fit(draft: Draft, job: Job) -> bool:
+    """An empty, healthy cluster would hold it on several types."""
+    kinds = draft.types_for(job)
+    if not job.mixed_types or len(kinds) < 2:
+        return False
+    engine = Capacity(draft.ground.tree, _members(draft, kinds), block_level=draft.ground.block_level)
+    asks, left = _asks(draft, job, kinds), draft.ground.resources_of
+    return isinstance(placement.fit_on(engine, kinds[0], job, asks, draft.refused(job), left), Spot)
+
+
+def _members(draft: Draft, kinds: Iterable[GpuType]) -> list[int]:
+    return sorted(node for kind in kinds for node in draft.ground.members[kind])
+
+
+def _asks(draft: Draft, job: Job, kinds: Iterable[GpuType]) -> tuple[Ask, ...]:
+    sizes = sorted({size for kind in kinds for size in draft.ground.node_sizes[kind]})
+    return placement.asks_of(job, draft.ground, tuple(sizes))
+
+
+def _together(draft: Draft, kinds: Iterable[GpuType]) -> Capacity:
+    """What the types' engines offer now, as one."""
+    ground = draft.ground
+    engine = Capacity(ground.tree, _members(draft, kinds), block_level=ground.block_level)
+    for kind in kinds:
+        own = draft.supply.engines[kind]
+        for node in ground.members[kind]:
+            free = 0 if node in own.excluded else own.free_mask(node)
+            taken = ground.whole[node] & ~free
+            if taken:
+                engine.take(node, taken)
+    return engine
+
+
+def _within_quotas(draft: Draft, job: Job, spot: Spot) -> bool:
+    """No limit of its queue is passed, type by type."""
+    counts: dict[GpuType, int] = {}
+    for node, mask in spot.rows:
+        kind = draft.ground.nodes[node].shape.gpu_type
+        counts[kind] = counts.get(kind, 0) + len(bits_of(mask))
+    fixed = draft.is_fixed(job)
+    return all(draft.quotas.breach(job.queue, kind, gpus, fixed=fixed) is None for kind, gpus in counts.items())

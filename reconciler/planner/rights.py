@@ -1,0 +1,408 @@
+"""Who may be asked to give way to this job, and which of them together?
+
+Rule book §6, the table of who may take from whom. Inside one queue a strictly lower priority gives way. From another
+queue only what is above its guarantee may be taken back, at every level from below the common queue down to the
+victim: by an owner that stays within its guarantee (reclaim), or, with `fairShare`, by one that does not end up with
+more than the victim's side. One gang that straddles a guarantee may go when nothing else serves its owner. Every rule
+here that limits a set limits all larger ones too. Which lawful set is the mildest is for `preemption`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from reconciler.model.allocation import JobRecord
+from reconciler.model.job import Job
+from reconciler.model.lifecycle import Cause, JobState
+from reconciler.model.reasons import Reason, ReasonCode, reason
+from reconciler.model.units import GpuType, Instant, JobKey, NodeName, QueueName
+from reconciler.planner import steps
+from reconciler.planner.draft import Draft
+from reconciler.planner.protection import Shield, Shields
+from reconciler.planner.victims import Candidate
+
+_STRADDLING: Final = 256  # gangs taken together among which one that straddles is still looked for
+
+GUARANTEE: Final = Shield(by="guarantee")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shielded:
+    """A running gang that only a protection keeps, and until when (None: not by the clock)."""
+
+    record: JobRecord
+    gpus: int
+    by: str
+    until: Instant | None = None
+
+
+class _Row(NamedTuple):
+    """A running gang as everyone sees it. `shield` holds against priority and fair share, `bare` against an owner."""
+
+    candidate: Candidate
+    shield: Shield
+    bare: Shield
+
+
+class Sides(NamedTuple):
+    """Two leaves: how high above the first their common queue lies, the queue below that towards the first, and those
+    from the second up to its own such queue."""
+
+    height: int
+    own: int
+    side: tuple[int, ...]
+
+
+class Effort:
+    """What all searches of a decision have cost together, in candidates looked at."""
+
+    __slots__ = ("spent",)
+
+    def __init__(self) -> None:
+        self.spent = 0
+
+
+class Standing:
+    """Who stands where in each queue, for one decision: made once, asked by every blocked job."""
+
+    __slots__ = ("_draft", "_guarded", "_known", "_leaves", "_rows", "_sides", "effort")
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._rows: dict[tuple[int, GpuType], list[_Row]] | None = None
+        self._known: dict[tuple[object, ...], tuple[tuple[Candidate, ...], tuple[Shielded, ...]]] = {}
+        self._guarded: dict[tuple[int, GpuType], list[Shielded]] = {}
+        self._leaves: dict[GpuType, list[int]] = {}
+        self._sides: dict[tuple[int, int], Sides] = {}
+        self.effort = Effort()
+
+    def below(
+        self, queue: QueueName, priority: int, gpu_type: GpuType
+    ) -> tuple[tuple[Candidate, ...], tuple[Shielded, ...]]:
+        """Running gangs of a queue and type of strictly lower priority: those that may be taken, and those shielded."""
+        key = (queue, priority, gpu_type)
+        if key not in self._known:
+            leaf = self._draft.quotas.branches.leaf(queue)
+            rows = [row for row in self._of(leaf, gpu_type) if row.candidate.priority < priority]
+            self._known[key] = _sorted_out((row, row.shield) for row in rows)
+        return self._known[key]
+
+    def claim(self, job: Job, gpu_type: GpuType) -> Claim:
+        """Everyone who might give way to this job, and the rules for taking several of them."""
+        return Claim(self._draft, self, job, gpu_type)
+
+    def others(
+        self, leaf: int, gpu_type: GpuType, *, reclaim: bool
+    ) -> tuple[tuple[Candidate, ...], tuple[Shielded, ...]]:
+        """Running gangs of one leaf: those an owner (`reclaim`) or a poorer queue may take, and those shielded."""
+        key = (leaf, gpu_type, reclaim)
+        if key not in self._known:
+            rows = self._of(leaf, gpu_type)
+            self._known[key] = _sorted_out((row, row.bare if reclaim else row.shield) for row in rows)
+        return self._known[key]
+
+    def guarded(self, leaf: int, gpu_type: GpuType) -> list[Shielded]:
+        """All of a leaf's gangs, which its guarantee keeps."""
+        key = (leaf, gpu_type)
+        if key not in self._guarded:
+            self._guarded[key] = [_shielded(row, GUARANTEE) for row in self._of(leaf, gpu_type)]
+        return self._guarded[key]
+
+    def leaves(self, gpu_type: GpuType) -> list[int]:
+        """Leaves with running gangs of a type, in order."""
+        if gpu_type not in self._leaves:
+            self._leaves[gpu_type] = sorted(leaf for leaf, kind in self._all() if kind == gpu_type)
+        return self._leaves[gpu_type]
+
+    def sides(self, own: int, other: int) -> Sides:
+        """How two leaves lie to each other; worked out once."""
+        found = self._sides.get((own, other))
+        if found is None:
+            mine, theirs = (self._draft.quotas.branches.path(leaf) for leaf in (own, other))
+            common = next(number for number in theirs if number in mine)
+            height = mine.index(common)
+            found = self._sides[own, other] = Sides(height, mine[max(0, height - 1)], theirs[: theirs.index(common)])
+        return found
+
+    def forget(self, gone: Iterable[JobKey] = ()) -> None:
+        """These were evicted: they are no candidates any more. Nobody named: look at everyone again."""
+        left = set(gone)
+        self._known.clear()
+        self._guarded.clear()
+        self._leaves.clear()
+        if not left or self._rows is None:
+            self._rows = None
+            return
+        for key, rows in self._rows.items():
+            if any(row.candidate.record.job in left for row in rows):
+                self._rows[key] = [row for row in rows if row.candidate.record.job not in left]
+
+    def _of(self, leaf: int, gpu_type: GpuType) -> list[_Row]:
+        return self._all().get((leaf, gpu_type), [])
+
+    def _all(self) -> dict[tuple[int, GpuType], list[_Row]]:
+        if self._rows is None:
+            self._rows, draft, shields = {}, self._draft, Shields(self._draft)
+            for record in draft.records.values():
+                if record.state is not JobState.RUNNING:
+                    continue
+                job, kind = draft.job(record), draft.types.get(record.job)
+                if job is not None and kind is not None:
+                    leaf = draft.quotas.branches.leaf(record.queue)
+                    self._rows.setdefault((leaf, kind), []).append(_row(draft, shields, record, job, leaf))
+        return self._rows
+
+
+def _row(draft: Draft, shields: Shields, record: JobRecord, job: Job, leaf: int) -> _Row:
+    lost = steps.lost_gpu_seconds(record, draft.observed, draft.now)
+    shield = shields.of(record, job)
+    bare = shields.of(record, job, reclaim=True) if shield.by in ("cooldown", "maxPerDay") else shield
+    made = Candidate(record=record, priority=draft.priority(job), lost=lost, gpus=record.gpus_held, leaf=leaf)
+    return _Row(made, shield, bare)
+
+
+def _sorted_out(rows: Iterable[tuple[_Row, Shield]]) -> tuple[tuple[Candidate, ...], tuple[Shielded, ...]]:
+    able, shielded = [], []
+    for row, shield in rows:
+        if shield.by:
+            shielded.append(_shielded(row, shield))
+        else:
+            able.append(row.candidate)
+    return tuple(able), tuple(shielded)
+
+
+def _shielded(row: _Row, shield: Shield) -> Shielded:
+    return Shielded(record=row.candidate.record, gpus=row.candidate.gpus, by=shield.by, until=shield.until)
+
+
+def may_preempt(draft: Draft, job: Job) -> bool:
+    """The rules and its class let it take from lower priorities of its queue."""
+    own = draft.class_of(job)
+    return draft.desired.scheduling.preempt_same_queue == "lowerPriority" and own is not None and own.preempts_lower
+
+
+class Claim:
+    """One job's rights over the running gangs of one GPU type.
+
+    `able` are those who may be taken alone or with others, `shielded` those whom only a protection keeps. `caps` is
+    what each queue on the victims' side can give up, in GPUs. With `straddles` one gang more may go on each side.
+    """
+
+    __slots__ = (
+        "_draft",
+        "_job",
+        "_keepers",
+        "_path",
+        "_standing",
+        "able",
+        "caps",
+        "effort",
+        "gpu_type",
+        "straddles",
+        "unfair",
+    )
+
+    def __init__(self, draft: Draft, standing: Standing, job: Job, gpu_type: GpuType) -> None:
+        self._draft, self._standing, self._job, self.gpu_type = draft, standing, job, gpu_type
+        self._path = draft.quotas.branches.path(draft.quotas.branches.leaf(job.queue))
+        self._keepers: list[Sequence[Shielded]] = []
+        self.effort = standing.effort
+        self.caps: dict[int, int] = {}
+        self.straddles = False
+        self.unfair: list[Candidate] = []
+        able: list[Candidate] = []
+        if may_preempt(draft, job):
+            some, kept = standing.below(job.queue, draft.priority(job), gpu_type)
+            able += some
+            self._keepers.append(kept)
+        if draft.desired.scheduling.preempt_other_queues != "never":
+            self._take_from_others(able)
+        self.able = tuple(able)
+
+    @property
+    def kept(self) -> tuple[Shielded, ...]:
+        """Those whom only a protection of their own keeps."""
+        return tuple(one for kept in self._keepers for one in kept)
+
+    @property
+    def shielded(self) -> Iterator[Shielded]:
+        """Those whom only a protection keeps; after them the gangs of queues that have no more than their guarantee."""
+        for kept in self._keepers:
+            yield from kept
+        for leaf in self._standing.leaves(self.gpu_type):
+            if self._is_other(leaf) and not self._is_above(leaf):
+                yield from self._standing.guarded(leaf, self.gpu_type)
+
+    def protected(self) -> int:
+        """GPUs of those whom only a protection keeps."""
+        guarded = (
+            self._draft.quotas.ahead.under(leaf, self.gpu_type)
+            for leaf in self._standing.leaves(self.gpu_type)
+            if self._is_other(leaf) and not self._is_above(leaf)
+        )
+        return sum(one.gpus for kept in self._keepers for one in kept) + sum(guarded)
+
+    def _is_other(self, leaf: int) -> bool:
+        return leaf != self._path[0] and self._draft.desired.scheduling.preempt_other_queues != "never"
+
+    def _is_above(self, leaf: int) -> bool:
+        """From the leaf up to below the common queue, all have more than they are guaranteed."""
+        side, quotas = self._standing.sides(self._path[0], leaf).side, self._draft.quotas
+        return all(quotas.is_above(number, self.gpu_type) for number in side)
+
+    def _take_from_others(self, able: list[Candidate]) -> None:
+        """Level by level, nearest common queue first: who is nearer may make room in the guarantee of who is farther."""
+        by_share = self._draft.desired.scheduling.preempt_other_queues == "fairShare"
+        quotas, own_leaf = self._draft.quotas, self._path[0]
+        if (
+            not by_share
+            and not able
+            and not any(quotas.within(n, self.gpu_type, self._job.gpus) for n in self._path[:-1])
+        ):
+            return
+        leaves = [
+            (self._standing.sides(own_leaf, leaf), leaf)
+            for leaf in self._standing.leaves(self.gpu_type)
+            if leaf != own_leaf
+        ]
+        leaves.sort(key=lambda row: (row[0].height, row[1]))
+        overs: dict[int, tuple[int, int]] = {}
+        for (_, own, side), leaf in leaves:
+            if own not in overs:
+                over = quotas.ahead.under(own, self.gpu_type) + self._job.gpus - self._guaranteed(own)
+                nearer = [c.gpus for c in able if own in quotas.branches.path(c.leaf)]
+                # Who is nearer goes for his GPUs, not for room alone: together they free no more than is needed, and
+                # less than the largest of them on top.
+                inside = min(sum(nearer), self._job.gpus + max(nearer, default=0))
+                overs[own] = (over - inside, inside)
+            over, inside = max(0, overs[own][0]), overs[own][1]
+            if (over and not by_share) or not self._is_above(leaf):
+                continue
+            is_owner = not over and (not by_share or not inside)
+            some, kept = self._standing.others(leaf, self.gpu_type, reclaim=is_owner)
+            for number in side:
+                self.caps[number] = quotas.spare(number, self.gpu_type)
+            if over:
+                weights = quotas.branches.weights
+                self.caps[side[-1]] -= -(-over * weights[side[-1]] // weights[own])
+                self.unfair += some
+            able += some
+            self._keepers.append(kept)
+
+    def _side(self, leaf: int) -> tuple[int, tuple[int, ...]]:
+        """The queue below the common one towards the job, and those from the victim's leaf up to its own such queue."""
+        _, own, side = self._standing.sides(self._path[0], leaf)
+        return own, side
+
+    def _guaranteed(self, number: int) -> int:
+        return self._draft.quotas.branches.shares(self.gpu_type).guaranteed[number]
+
+    def most(self) -> int:
+        """GPUs that may be taken at the very most, as far as each queue below the common one can give them up."""
+        return sum(c.gpus for c in self.greedy(self.able))
+
+    def sides(self, candidate: Candidate) -> tuple[int, int]:
+        """The two queues below the common one: the job's and the victim's."""
+        own, side = self._side(candidate.leaf)
+        return own, side[-1]
+
+    def height(self, candidate: Candidate) -> int:
+        """How many levels above the job's queue the one lies that has both; 0: the same queue."""
+        return self._standing.sides(self._path[0], candidate.leaf).height
+
+    def side_of(self, candidate: Candidate) -> tuple[int, ...]:
+        """Queues that a victim makes smaller and the job does not make larger; empty for one of the job's own queue."""
+        return () if candidate.leaf == self._path[0] else self._side(candidate.leaf)[1]
+
+    def may_go(self, chosen: Sequence[Candidate]) -> bool:
+        """False when no set that contains these is lawful: some queue would fall below its guarantee."""
+        freed: dict[int, int] = {}
+        for candidate in chosen:
+            for number in self.side_of(candidate):
+                freed[number] = freed.get(number, 0) + candidate.gpus
+        short = [number for number, gpus in freed.items() if gpus > self.caps[number]]
+        if not short:
+            return True
+        if not self.straddles:
+            return False
+        tops: dict[int, list[Candidate]] = {}
+        for candidate in chosen:
+            side = self.side_of(candidate)
+            if side:
+                tops.setdefault(side[-1], []).append(candidate)
+        return all(self._one_straddles(tops[top], freed) for top in {self._top(number) for number in short})
+
+    def _top(self, number: int) -> int:
+        parents = self._draft.quotas.branches.parents
+        while parents[number] not in self._path:
+            number = parents[number]
+        return number
+
+    def _one_straddles(self, members: Sequence[Candidate], freed: dict[int, int]) -> bool:
+        """Without one of them the rest is within what may be taken, and what that one takes was partly borrowed."""
+        touched = {number for member in members for number in self.side_of(member)}
+        for last in members:
+            side = self.side_of(last)
+            rest = {number: freed[number] - (last.gpus if number in side else 0) for number in touched}
+            if all(gpus <= self.caps[number] - (number in side) for number, gpus in rest.items()):
+                return True
+        return False
+
+    def greedy(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """As many of them, first come first, as may go together."""
+        taken: list[Candidate] = []
+        freed: dict[int, int] = {}
+        for candidate in candidates:
+            side = self.side_of(candidate)
+            fits = all(freed.get(number, 0) + candidate.gpus <= self.caps[number] for number in side)
+            if fits or (self.straddles and len(taken) < _STRADDLING and self.may_go([*taken, candidate])):
+                taken.append(candidate)
+                for number in side:
+                    freed[number] = freed.get(number, 0) + candidate.gpus
+        return taken
+
+    def causes(self, chosen: Sequence[Candidate], nodes: Iterable[NodeName]) -> dict[JobKey, Cause] | None:
+        """By what right each goes, when all of them have gone and the job is on these nodes; None: not lawful together.
+
+        To be asked in a trial in which they are gone.
+        """
+        if not self.may_go(chosen):
+            return None
+        quotas, where, found = self._draft.quotas, list(nodes), {}
+        for candidate in chosen:
+            if candidate.leaf == self._path[0]:
+                found[candidate.record.job] = Cause.PREEMPTED
+                continue
+            own, side = self._side(candidate.leaf)
+            if quotas.within(own, self.gpu_type, self._job.gpus, where):
+                found[candidate.record.job] = Cause.RECLAIMED
+            elif self._is_fair(own, side[-1]):
+                found[candidate.record.job] = Cause.FAIR_SHARE
+            else:
+                return None
+        return found
+
+    def _is_fair(self, own: int, other: int) -> bool:
+        """What the job's side has above its guarantee afterwards, by weight, is no more than what the other has."""
+        if self._draft.desired.scheduling.preempt_other_queues != "fairShare":
+            return False
+        quotas, weights = self._draft.quotas, self._draft.quotas.branches.weights
+        mine = max(0, quotas.ahead.under(own, self.gpu_type) + self._job.gpus - self._guaranteed(own))
+        return mine * weights[other] <= max(0, quotas.spare(other, self.gpu_type)) * weights[own]
+
+    def straddling(self) -> bool:
+        """Let one gang of each side straddle its queue's guarantee, where the rules allow it; False: they do not."""
+        self.straddles = self._draft.desired.scheduling.reclaim_straddlers and bool(self.caps)
+        return self.straddles
+
+
+def borrows_again(draft: Draft, record: JobRecord, job: Job) -> Reason | None:
+    """AfterReclaim: what gave borrowed GPUs back does not borrow again for a cooldown, else it would be taken once more."""
+    if record.reclaimed is None:
+        return None
+    until = Instant(record.reclaimed + draft.desired.scheduling.cooldown)
+    if draft.now >= until or any(not draft.quotas.borrows(job.queue, kind, job.gpus) for kind in draft.types_for(job)):
+        return None
+    return reason(ReasonCode.AFTER_RECLAIM, until=until)

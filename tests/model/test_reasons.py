@@ -1,0 +1,24 @@
+"""Reasons as sentences: every code has one, and instants in them are the calendar's."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reconciler.model.reasons import SENTENCES, ReasonCode, reason, sentence
+
+
+def test_every_code_has_a_sentence() -> None:
+    assert set(SENTENCES) == set(ReasonCode)
+
+
+def test_a_number_that_is_missing_shows_as_a_question_mark() -> None:
+    assert "?" in sentence(reason(ReasonCode.BACK_OFF))
+
+
+@given(st.integers(0, 253_402_300_799))
+def test_an_instant_is_told_as_the_calendar_has_it(seconds: int) -> None:
+    told = sentence(reason(ReasonCode.BACK_OFF, failures=1, until=seconds * 10**9 + 999))
+    assert f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}".lstrip("0") in told
