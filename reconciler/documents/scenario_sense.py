@@ -71,6 +71,7 @@ def contradictions(scenario: Scenario) -> Iterator[Problem]:
             promise.waiting_for, [row.job for row in scenario.running], "UnknownJob", (*at, "waiting_for")
         )
     yield from _places(scenario, nodes)
+    yield from _promises(scenario, nodes)
     for number, pending in enumerate(scenario.pending):
         if pending.submitted > scenario.now:
             yield "InTheFuture", f"{pending.job} is submitted after now.", ("pending", number, "submitted"), ""
@@ -93,7 +94,12 @@ def _twice(scenario: Scenario) -> Iterator[Problem]:
         seen: set[str] = set()
         for name in names:
             if name in seen:
-                yield "NamedTwice", f"{name} is among the {kind} twice.", path, "Names are how the answer refers to them."
+                yield (
+                    "NamedTwice",
+                    f"{name} is among the {kind} twice.",
+                    path,
+                    "Names are how the answer refers to them.",
+                )
             seen.add(name)
 
 
@@ -140,8 +146,26 @@ def _places(scenario: Scenario, nodes: Mapping[str, int]) -> Iterator[Problem]:
         yield from _workers(row, at)
 
 
+def _promises(scenario: Scenario, nodes: Mapping[str, int]) -> Iterator[Problem]:
+    """What is promised is free, or is still held by those that the promise waits for."""
+    left = dict(nodes)
+    for row in scenario.running:
+        for name, gpus in row.placement.items():
+            left[name] = left.get(name, 0) - gpus
+    for number, promise in enumerate(scenario.promises):
+        leaving = [row.placement for row in scenario.running if row.job in promise.waiting_for]
+        for name, gpus in promise.nodes.items():
+            most = left.get(name, 0) + sum(placement.get(name, 0) for placement in leaving)
+            if name in nodes and gpus > most:
+                detail = f"{promise.job} is promised {gpus} GPUs of {name}, and {most} can become free."
+                yield "NodeOverfull", detail, ("promises", number, "nodes"), ""
+            left[name] = left.get(name, 0) - gpus
+
+
 def _workers(row: Running, path: Path) -> Iterator[Problem]:
-    if row.ranks and (set(row.ranks) != set(row.placement)):
+    each = {role.gpus_each for role in row.roles}
+    told = {node: row.ranks.count(node) * max(each, default=0) for node in row.ranks}
+    if row.ranks and (set(row.ranks) != set(row.placement) or (len(each) == 1 and told != row.placement)):
         yield "BadWorkers", f"The ranks of {row.job} are on other nodes than its placement.", path, ""
     if not row.roles:
         return
