@@ -106,6 +106,10 @@ def _add_links(gpus: list[dict[str, Any]]) -> None:
             gpu["numa"] = pci_numa(row[4])
         if gpu["uuid"] in links:
             gpu["nvlinks"] = links[gpu["uuid"]]
+    worn_out = {row[0] for row in _smi("--query-remapped-rows=gpu_uuid,remapped_rows.failure") if row[1:] == ["1"]}
+    for gpu in gpus:
+        if gpu["uuid"] in worn_out and gpu["healthy"]:
+            gpu["healthy"], gpu["reason"] = False, "no spare memory rows are left"
 
 
 def links_up(text: str) -> dict[str, int]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from reconciler.discovery.live.describe import Description
 from reconciler.documents.check import Item, check_file
+from reconciler.documents.convert_cluster import gpu_count
 from reconciler.documents.desired import SourceFile, validate_files
 from reconciler.documents.edit import new_document, set_value
 from reconciler.documents.hostlist import expand, fold
@@ -91,14 +92,15 @@ def with_node(files: Files, described: Description) -> dict[str, bytes]:
 
 def _profile(files: Files, tree: Mapping[str, Tree], changes: dict[str, bytes]) -> str:
     """The name of the profile to use; a new one is put into `changes`."""
-    text = new_document(tree, ["Printed by `gangops discover`. Reserve what the system needs: `reserved: {cpus: ...}`."])
+    text = new_document(
+        tree, ["Printed by `gangops discover`. Reserve what the system needs: `reserved: {cpus: ...}`."]
+    )
     checked = check_file(text, "discovered")
     if any(problem.is_error for problem in checked.diagnostics):
         raise InvalidInput(checked.diagnostics)
     (mine,) = checked.items
-    unreserved = {"reserved": type(mine.model.spec.reserved).model_construct()}
     for other in documents_of_kind(files, "NodeProfile"):
-        if other.spec.model_copy(update=unreserved) == mine.model.spec:
+        if _hardware_of(other.spec) == _hardware_of(mine.model.spec):
             return other.item.name
         if other.item.name == mine.name:
             raise UsageError(
@@ -108,6 +110,11 @@ def _profile(files: Files, tree: Mapping[str, Tree], changes: dict[str, bytes]) 
             )
     changes[f"{FOLDER}/{mine.name}.yaml"] = text
     return mine.name
+
+
+def _hardware_of(spec: Any) -> Any:
+    """The spec less what people decide, with its GPUs counted: equal for equal machines."""
+    return spec.model_copy(update={"reserved": None, "gpus": gpu_count(spec)})
 
 
 def _join_set(files: Files, tree: Mapping[str, Any], profile: str, changes: dict[str, bytes]) -> None:
@@ -129,7 +136,9 @@ def _join_set(files: Files, tree: Mapping[str, Any], profile: str, changes: dict
         plain = not other.spec.overrides and not other.spec.cordoned and not other.spec.dead
         if (other.spec.profile, other.spec.rack, other.spec.domains) == (profile, rack, domains) and plain:
             nodes = fold([*other.spec.nodes, node])
-            changes[other.path] = set_value(files[other.path], ("spec", "nodes"), nodes, index=other.index, file=other.path)
+            changes[other.path] = set_value(
+                files[other.path], ("spec", "nodes"), nodes, index=other.index, file=other.path
+            )
             return
     names = {other.item.name for other in sets}
     name = rack if rack not in names else tree["metadata"]["name"]
@@ -178,9 +187,7 @@ def adopt(files: Files, node: Node, seen: NodeObservation) -> Adoption:
     for drift in node_drift(node, seen):
         edits = _OVERRIDES[drift.code](drift) if drift.code in _OVERRIDES else ()
         for path, value in edits:
-            content = set_value(
-                content, ("spec", "overrides", key, *path), value, index=found.index, file=found.path
-            )
+            content = set_value(content, ("spec", "overrides", key, *path), value, index=found.index, file=found.path)
         (adopted if edits else left).append(drift)
     changes = {} if content == files[found.path] else {found.path: content}
     check_changes(files, changes)

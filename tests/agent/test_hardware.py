@@ -13,6 +13,8 @@ from reconciler.agent.sysfs import network_ports, numa_nodes, pci_numa
 
 UUIDS = ("GPU-00000000-0000-4000-8000-000000000000", "GPU-00000000-0000-4000-8000-000000000001")
 
+WORN = "@worn"
+
 SMI = f"""\
 #!/bin/sh
 case "$*" in
@@ -35,6 +37,11 @@ GPU 1: NVIDIA A100-SXM4-80GB (UUID: {UUIDS[1]})
 \t Link 1: <inactive>
 END
   ;;
+  --query-remapped-rows*) cat <<'END'
+{UUIDS[0]}, {WORN}
+{UUIDS[1]}, 0
+END
+  ;;
   --query-compute-apps*) ;;
   *) exit 2 ;;
 esac
@@ -47,7 +54,7 @@ def nobody(_: int) -> bool:
 
 def test_links_memory_and_lanes_of_real_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "nvidia-smi"
-    program.write_text(SMI)
+    program.write_text(SMI.replace(WORN, "0"))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     found = hardware("n1", None, nobody)
@@ -66,6 +73,15 @@ def test_a_driver_that_knows_no_links_still_tells_of_its_gpus(tmp_path: Path, mo
     found = hardware("n1", None, nobody)
     assert [gpu["uuid"] for gpu in found["gpus"]] == list(UUIDS)
     assert not {"nvlinks", "memoryBytes", "pcieWidth"} & found["gpus"][0].keys()
+
+
+def test_a_gpu_without_spare_rows_is_not_healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(SMI.replace(WORN, "1"))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    told = [(gpu["healthy"], gpu["reason"]) for gpu in hardware("n1", None, nobody)["gpus"]]
+    assert told == [(False, "no spare memory rows are left"), (False, "2 uncorrected memory errors")]
 
 
 def test_no_nvidia_smi_is_no_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +112,10 @@ def test_the_simulated_profile_is_read_again_and_tells_nothing_of_this_machine(t
 @pytest.mark.parametrize(
     ("text", "clique"),
     [
-        ("CliqueId : 7\n ClusterUUID : 6c1bb54e-0000-4b1f-9f2a-000000000001\n", "6c1bb54e-0000-4b1f-9f2a-000000000001.7"),
+        (
+            "CliqueId : 7\n ClusterUUID : 6c1bb54e-0000-4b1f-9f2a-000000000001\n",
+            "6c1bb54e-0000-4b1f-9f2a-000000000001.7",
+        ),
         ("CliqueId : 0\n ClusterUUID : 00000000-0000-0000-0000-000000000000\n", ""),
         ("CliqueId : N/A\n ClusterUUID : N/A\n", ""),
         ("", ""),
