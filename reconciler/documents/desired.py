@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from reconciler.documents.cache import ParseCache
-from reconciler.documents.check import CheckedFile
+from reconciler.documents.check import CheckedFile, Item
 from reconciler.documents.convert import job_of
 from reconciler.documents.judged import (
     Cluster,
@@ -47,11 +47,14 @@ class LoadedDesired:
     """`desired` is None when not even an older form says what the cluster is.
 
     `frozen` has the last valid content of each file that stands in for an invalid one; it belongs into the record.
+    `cluster` and `items` are the documents that `desired` was made of: what policies and authority look at.
     """
 
     desired: Desired | None
     diagnostics: tuple[Diagnostic, ...]
     frozen: Mapping[str, bytes]
+    cluster: Cluster | None = field(default=None, compare=False)
+    items: Mapping[JobKey, Item] = field(default_factory=dict, compare=False)
 
 
 def load_desired(
@@ -84,6 +87,8 @@ def load_desired(
         desired=_assembled(settled.cluster.desired, settled.blocked, jobs, commit),
         diagnostics=sorted_by_place(map(as_wish, judged.diagnostics)),
         frozen=dict(sorted((settled.used | jobs.used).items())),
+        cluster=settled.cluster,
+        items={key: jobs.items[key] for key in sorted(jobs.items)},
     )
 
 
@@ -165,6 +170,7 @@ def _contents(tree: Tree, forms: Mapping[str, CheckedFile]) -> dict[str, bytes]:
 @dataclass(slots=True)
 class _Jobs:
     jobs: dict[JobKey, Job] = field(default_factory=dict)
+    items: dict[JobKey, Item] = field(default_factory=dict)
     frozen: set[JobKey] = field(default_factory=set)
     invalid: dict[JobKey, str] = field(default_factory=dict)
     used: dict[str, bytes] = field(default_factory=dict)
@@ -184,6 +190,7 @@ def _settle_jobs(tree: Tree, cluster: Cluster, older: _Older) -> _Jobs:
             verdict = verdict_of(item, tree.files[path].oid, cluster.around, tree.cache)
             if verdict.job is not None:
                 found.jobs[key] = verdict.job
+                found.items[key] = item
                 continue
             code = next(d.code for d in verdict.diagnostics if counts(d))
         _freeze(found, key, path, code or "EmptyFile", cluster, older)
@@ -204,6 +211,7 @@ def _freeze(found: _Jobs, key: JobKey, path: str, code: str, cluster: Cluster, o
             d.is_error and d.code not in _INHERITED for d in lint_job(item, cluster.around)
         ):
             found.jobs[key] = job_of(item, cluster.around)
+            found.items[key] = item
             found.frozen.add(key)
             found.used[path] = item.content
             return

@@ -31,11 +31,13 @@ _FOLDERS: Final[Mapping[str, tuple[str, ...]]] = {
 _OPTIONAL: Final = ("cluster-state/maintenance/", "cluster-state/users/")
 _UNREAD: Final = ("cluster-state/trust/",)
 """Read by others, in formats of their own."""
+_BESIDE: Final = ".examples.yaml"
+"""Examples of policies: see `documents.examples`."""
 
 
 def is_document(path: str) -> bool:
     """Whether we read this path at all: YAML below cluster-state/ or policies/."""
-    return path.startswith((ROOT, POLICIES)) and path.endswith((".yaml", ".yml")) and not path.startswith(_UNREAD)
+    return path.startswith((ROOT, POLICIES)) and path.endswith((".yaml", ".yml")) and not path.startswith(_UNREAD) and not path.endswith(_BESIDE)
 
 
 def is_job(path: str) -> bool:

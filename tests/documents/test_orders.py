@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from reconciler.documents.orders import orders_bytes, orders_files, orders_of, read_orders
 from reconciler.errors import StoreError
-from reconciler.model.allocation import Allocation, JobRecord, Placement, RankPlace
+from reconciler.model.allocation import Allocation, JobRecord, Placement, Promise, RankPlace
 from reconciler.model.desired import Desired
 from reconciler.model.job import Launch, Run
-from reconciler.model.lifecycle import JobState, Phase
+from reconciler.model.lifecycle import Cause, JobState, Phase
 from reconciler.model.observed import GpuReport, NodeCondition, NodeObservation, Observed
 from reconciler.model.reasons import ReasonCode, reason
 from reconciler.model.units import SECOND, Bytes, CommitId, Instant, JobKey, LevelName, Nanoseconds, NodeName, job_key
@@ -262,3 +262,29 @@ def test_the_lease_is_rounded_up() -> None:
     desired = world(jobs=[replace(SFT, restart=restart)])
     orders = orders_of(allocation(starting(ON_TWO)), desired, SEEN, {})
     assert orders[NodeName("gpu-001")].attempts[0].leaseSeconds == 5
+
+
+def test_a_resized_gang_gets_its_new_world_size_and_keeps_the_old_order_until_it_has_stopped() -> None:
+    before = first()
+    smaller = placed(("gpu-001", 0), ("gpu-001", 1))
+    stops = replace(
+        starting(ON_TWO), state=JobState.STOPPING, phase=Phase.STOP, cause=Cause.RESIZED,
+        promise=Promise(placement=smaller, made=START, deadline=START, waiting_for=(SFT.key,)),
+    )  # fmt: skip
+    stopping = orders_of(allocation(stops), DESIRED, SEEN, before)
+    assert [order.worldSize for order in stopping[NodeName("gpu-002")].attempts] == [4]
+    begun = orders_of(allocation(replace(starting(smaller), attempt=2)), DESIRED, SEEN, stopping)
+    (order,) = begun[NodeName("gpu-001")].attempts
+    assert (order.attempt, order.worldSize, order.nodeCount, len(order.ranks)) == (2, 2, 1, 2)
+    assert begun[NodeName("gpu-002")].attempts == []
+
+
+def test_a_moved_gang_is_ordered_on_its_new_node_only_once_it_starts_there() -> None:
+    target = placed(("gpu-003", 0), ("gpu-003", 1))
+    stops = replace(
+        starting(placed(("gpu-001", 0), ("gpu-001", 1))), state=JobState.STOPPING, phase=Phase.STOP, cause=Cause.MOVED,
+        promise=Promise(placement=target, made=START, deadline=START, waiting_for=(SFT.key,)),
+    )  # fmt: skip
+    assert orders_of(allocation(stops), DESIRED, SEEN, first())[NodeName("gpu-003")].attempts == []
+    begun = orders_of(allocation(replace(starting(target), attempt=2)), DESIRED, SEEN, {})
+    assert [order.leaderAddress for order in begun[NodeName("gpu-003")].attempts] == [SEEN.nodes[NodeName("gpu-003")].address]

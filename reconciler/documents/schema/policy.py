@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from reconciler.documents.schema.base import Document, Line, Listed, Strict, refuse
+from reconciler.documents.schema.base import NOTHING, Document, LabelKey, Line, Listed, Name, Strict, refuse
 
 Expression: TypeAlias = Annotated[str, Field(min_length=1, max_length=4096)]
 
@@ -17,7 +17,17 @@ class Match(Strict):
     kinds: Annotated[
         Listed[Literal["Job", "Queue", "PriorityClass", "NodeSet", "Maintenance", "Plan"]], Field(min_length=1)
     ]
-    """Kinds of documents; Plan is the decision itself."""
+    """Kinds of documents; Plan is the decision itself, and stands alone."""
+    queues: Listed[Name] = ()
+    """Only jobs and queues in one of these or in a queue inside it. Absent: all."""
+    labels: dict[LabelKey, Line] = NOTHING
+    """Only documents with all of these labels. Absent: all."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Match:
+        if "Plan" in self.kinds and (len(self.kinds) > 1 or self.queues or self.labels):
+            refuse("UnknownValue", "A plan is no document: a policy over plans matches kinds: [Plan] and nothing else.")
+        return self
 
 
 class PolicyVariable(Strict):
@@ -59,9 +69,9 @@ class PolicySpec(Strict):
 
     match: Match
     """What it looks at."""
-    variables: Listed[PolicyVariable] = ()
+    variables: Annotated[Listed[PolicyVariable], Field(max_length=64)] = ()
     """Named sub-expressions."""
-    validations: Annotated[Listed[Validation], Field(min_length=1)]
+    validations: Annotated[Listed[Validation], Field(min_length=1, max_length=64)]
     """The rules."""
 
 

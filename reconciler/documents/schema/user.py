@@ -16,6 +16,8 @@ class UserSpec(Strict):
     """Addresses in commits; the first is where to write to."""
     github: Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9]{0,38})$")] | None = None
     """Login at the forge, without @."""
+    teams: Annotated[Listed[Line], Field(max_length=64)] = ()
+    """Teams, spelled as in queues and policies: "@acme/nlp". Only these count: nobody asks the forge when deciding."""
     unix_user: Account | None = None
     """Account on the nodes, for `gangops shell`."""
     ssh_keys: Listed[

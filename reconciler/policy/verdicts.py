@@ -1,0 +1,236 @@
+"""What do the policies of a tree say of its documents, and which jobs do they hold back?
+
+A verdict depends on the document with its defaults, on the policies, and on who brought it in (`Provenance`), and on
+nothing else; a replay that has the three comes to the same. A denied job is held; one that needs approval is held until
+its provenance names an approver. Documents of other kinds start nothing: there a failure only speaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from reconciler.documents.check import Item
+from reconciler.documents.defaulted import defaulted
+from reconciler.documents.judged import Cluster
+from reconciler.errors import Diagnostic, Severity
+from reconciler.model.desired import PolicyHold
+from reconciler.model.job import Job
+from reconciler.model.observed import Person, Proof, Provenance
+from reconciler.model.queue import QuotaTree
+from reconciler.model.units import JobKey, QueueName
+from reconciler.policy.rules import PLAN, Action, Finding, Policy, Subject, findings, policies_of
+
+_JUDGED = ("Queue", "PriorityClass", "NodeSet", "Maintenance")
+"""Kinds beside Job; policies name no others."""
+_TREES = 4  # whose policies are kept compiled
+_DEFAULTS = 256  # parts that defaults add to a job at most
+_DEEP = 64  # queues inside each other; lint allows fewer
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    policies: tuple[Policy, ...]
+    item: Item
+    job: Job | None
+    provenance: Provenance | None
+    found: tuple[Finding, ...]
+
+    def stands(self, policies: tuple[Policy, ...], item: Item, job: Job | None, provenance: Provenance | None) -> bool:
+        """Whether nothing that was looked at is another object now."""
+        return (
+            self.policies is policies
+            and self.item.model is item.model
+            and self.job is job
+            and self.provenance is provenance
+        )
+
+
+@dataclass(slots=True)
+class Memory:
+    """What was found before, for as long as policies, documents and provenance stay. Not safe for several threads."""
+
+    policies: dict[tuple[tuple[str, int, bytes], ...], tuple[Policy, ...]] = field(default_factory=dict)
+    jobs: dict[JobKey, _Known] = field(default_factory=dict)
+
+    def policies_of(self, items: Sequence[Item]) -> tuple[Policy, ...]:
+        """Compiled policies, the same object for the same documents: two trees are looked at in turn, not more."""
+        written = tuple((item.file, item.index, item.content) for item in items)
+        if written not in self.policies:
+            if len(self.policies) >= _TREES:
+                del self.policies[next(iter(self.policies))]
+            self.policies[written] = policies_of(items)
+        return self.policies[written]
+
+
+class Verdicts:
+    """The policies of one tree over its documents."""
+
+    __slots__ = ("_cluster", "_items", "_jobs", "_memory", "policies")
+
+    def __init__(
+        self, cluster: Cluster, items: Mapping[JobKey, Item], jobs: Mapping[JobKey, Job], memory: Memory
+    ) -> None:
+        self._cluster, self._items, self._jobs, self._memory = cluster, items, jobs, memory
+        self.policies = memory.policies_of(cluster.documents.of("Policy"))
+
+    def holds(self, provenance: Mapping[JobKey, Provenance]) -> dict[JobKey, PolicyHold]:
+        """The jobs that policies hold back, by key: the first denial, else the first approval that is missing."""
+        found = {}
+        for key in self._items:
+            hold = _hold_of(self.of_job(key, provenance.get(key)), provenance.get(key))
+            if hold is not None:
+                found[key] = hold
+        return found
+
+    def of_job(self, key: JobKey, provenance: Provenance | None) -> tuple[Finding, ...]:
+        """All that policies find in one job."""
+        if not any("Job" in policy.kinds for policy in self.policies):
+            return ()
+        item, job = self._items[key], self._jobs[key]
+        known = self._memory.jobs.get(key)
+        if known is not None and known.stands(self.policies, item, job, provenance):
+            return known.found
+        found = findings(self.policies, subject_of(item, job, self._cluster.desired.quotas), *people(provenance))
+        self._memory.jobs[key] = _Known(self.policies, item, job, provenance, found)
+        return found
+
+    def of_cluster(self, provenance: Provenance | None = None) -> Iterator[tuple[Item, Finding]]:
+        """All that policies find in documents other than jobs; `provenance` is that of the change."""
+        for kind in _JUDGED:
+            matching = tuple(policy for policy in self.policies if kind in policy.kinds)
+            for item in self._cluster.documents.of(kind) if matching else ():
+                subject = subject_of(item, None, self._cluster.desired.quotas)
+                for finding in findings(matching, subject, *people(provenance)):
+                    yield item, finding
+
+    def diagnostics(
+        self, provenance: Mapping[JobKey, Provenance] | None, *, proposal: bool = False
+    ) -> Iterator[Diagnostic]:
+        """What authors are told. In a proposal a denial is an error; of what is merged already everything is a warning.
+
+        `provenance` None: nobody knows who brought what, and approvals are left out.
+        """
+        for item, finding in self._all(provenance):
+            denied = finding.action is Action.DENY
+            yield item.problem(
+                finding.rule,
+                f"Policy {_DOES[finding.action]}",
+                f'Policy "{finding.policy}": {finding.message}',
+                "spec",
+                remedy=_remedy(finding),
+                severity=Severity.ERROR if denied and proposal else Severity.WARNING,
+                of_key=True,
+            )
+
+    def _all(self, provenance: Mapping[JobKey, Provenance] | None) -> Iterator[tuple[Item, Finding]]:
+        for key, item in self._items.items():
+            brought = provenance.get(key) if provenance is not None else None
+            for finding in self.of_job(key, brought):
+                if finding.action is not Action.REQUIRE_APPROVAL or (
+                    provenance is not None and not is_approved(finding, brought)
+                ):
+                    yield item, finding
+        yield from ((item, f) for item, f in self.of_cluster() if f.action is not Action.REQUIRE_APPROVAL)
+
+    @property
+    def over_plans(self) -> tuple[Policy, ...]:
+        """The policies that judge plans."""
+        return tuple(policy for policy in self.policies if PLAN in policy.kinds)
+
+
+_DOES = {
+    Action.DENY: "denies the document",
+    Action.WARN: "warns of the document",
+    Action.REQUIRE_APPROVAL: "wants approval for the document",
+}
+
+
+def _remedy(finding: Finding) -> str:
+    if finding.action is Action.REQUIRE_APPROVAL:
+        return f"Ask one of {', '.join(finding.approvers)} to approve the pull request."
+    return "Correct the document, or talk to those who own policies/." if finding.action is Action.DENY else ""
+
+
+def subject_of(item: Item, job: Job | None, quotas: QuotaTree) -> Subject:
+    """The document as rules see it."""
+    queue = item.model.spec.queue if item.kind == "Job" else item.name if item.kind == "Queue" else ""
+    return Subject(
+        kind=item.kind,
+        name=item.name,
+        queues=tuple(path_of_queue(queue, quotas)) if queue else (),
+        labels=item.model.metadata.labels,
+        tree=defaulted(item, job),
+        # Two bytes for each part at least, but for node lists, which are written short; and what defaults add.
+        size=len(item.content) // 2 + _DEFAULTS if item.kind == "Job" else 0,
+    )
+
+
+def path_of_queue(name: str, quotas: QuotaTree) -> list[str]:
+    """The queue and those around it, innermost first."""
+    found = [name]
+    while len(found) < _DEEP and (queue := quotas.queues.get(QueueName(found[-1]))) is not None and queue.parent:
+        found.append(queue.parent)
+    return found
+
+
+# --- people ---------------------------------------------------------------------------------------------------------
+
+
+def people(provenance: Provenance | None) -> tuple[dict[str, object], list[dict[str, object]]]:
+    """`author` and `approvers` as expressions see them. Names that nothing stands behind are in no team."""
+    if provenance is None:
+        return person_value(Person(), Proof.NONE), []
+    approvers = [person_value(person, provenance.proven) for person in provenance.approvers]
+    return person_value(provenance.author, provenance.proven), approvers
+
+
+def person_value(person: Person, proven: Proof) -> dict[str, object]:
+    """Somebody as expressions see them."""
+    teams = [team.removeprefix("@") for team in person.teams] if proven is not Proof.NONE else []
+    return {
+        "user": person.user, "email": person.email, "login": person.login, "teams": teams, "proven": proven.value,
+    }  # fmt: skip
+
+
+def is_approved(finding: Finding, provenance: Provenance | None) -> bool:
+    """Whether somebody who may has agreed: an approver by login, team, e-mail address or user, and never the author."""
+    if provenance is None or provenance.proven is Proof.NONE:
+        return False
+    return any(
+        answers_to(person, wanted) and not same_person(person, provenance.author)
+        for person in provenance.approvers
+        for wanted in finding.approvers
+    )
+
+
+def answers_to(person: Person, wanted: str) -> bool:
+    """Whether a name in `approvers`, `members` or `admins` means this person: `@login`, `@org/team`, address or user.
+
+    Logins, teams and addresses are the same in any case, as they are at forges.
+    """
+    bare = wanted.removeprefix("@").lower()
+    if not bare:
+        return False
+    teams = [team.removeprefix("@").lower() for team in person.teams]
+    if "/" in bare:
+        return bare in teams
+    names = (
+        {person.login.lower()} if wanted.startswith("@") else {person.user, person.email.lower(), person.login.lower()}
+    )
+    return bare in names
+
+
+def same_person(one: Person, other: Person) -> bool:
+    """Whether two are known to be one: by user, login or address."""
+    pairs = ((one.user, other.user), (one.login.lower(), other.login.lower()), (one.email.lower(), other.email.lower()))
+    return any(mine and mine == theirs for mine, theirs in pairs)
+
+
+def _hold_of(found: Sequence[Finding], provenance: Provenance | None) -> PolicyHold | None:
+    denied = next((f for f in found if f.action is Action.DENY), None)
+    waits = next((f for f in found if f.action is Action.REQUIRE_APPROVAL and not is_approved(f, provenance)), None)
+    first = denied or waits
+    if first is None:
+        return None
+    return PolicyHold(policy=first.policy, rule=first.rule, message=first.message, approvers=first.approvers)

@@ -1,0 +1,214 @@
+"""Who brought each job into the desired tree, and who agreed? Read from git, once for each content of a job's file.
+
+Decisions read the answer from the record alone (`observed/provenance/`), never from here: what a forge or a key list says
+later changes nothing that was decided. The people, their teams and their keys are those of the tree that was decided on
+before, so that nobody brings his own approval along.
+
+What it is worth. A signature by a key of a User document proves who made, or merged, the commit. Without one there is
+the merge commit of the forge (its committer is `noreply@...`): author, merger, and the trailers `Approved-by` and
+`Reviewed-by`. Whoever may push to the branch past the forge can write such a commit himself. Any other commit proves
+nothing: its names are recorded, and count for nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from reconciler.documents.layout import JOBS, path_of
+from reconciler.documents.lint import Documents, documents_of
+from reconciler.errors import StoreError
+from reconciler.model.observed import Person, Proof, Provenance
+from reconciler.model.units import CommitId, JobKey
+from reconciler.policy.authority import person_of
+from reconciler.policy.verdicts import same_person
+from reconciler.runtime.reading import ReadDesired
+from reconciler.store.history import CommitMeta, is_ancestor, parse_commit
+from reconciler.store.objects import raw_commits
+from reconciler.store.runner import Git
+from reconciler.store.signatures import allowed_signers_line, verify
+
+_MOST_COMMITS = 5000
+"""How far back is looked for a file that nothing is known of."""
+_PERSON = re.compile(r"(?P<name>[^<]*)<(?P<email>[^<>]*)>")
+_NOREPLY = re.compile(r"(?:\d+\+)?(?P<login>[A-Za-z0-9-]+)@users\.noreply\.")
+_PULL = (re.compile(r"Merge pull request #(\d+) from "), re.compile(r"\(#(\d+)\)$"))
+_AGREED = frozenset({"approved-by", "reviewed-by"})
+
+Known = Mapping[JobKey, Provenance]
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What one commit of the desired branch says of people."""
+
+    commit: CommitId
+    author: Person
+    pull_request: str
+    approvers: tuple[Person, ...]
+    proven: Proof
+
+
+def provenance_after(git: Git, known: Known, read: ReadDesired, base: ReadDesired | None, decided: str) -> Known:
+    """The provenance of every desired job: what is known, and what git says of files that changed since.
+
+    `decided` is the desired commit of the last decision, `base` its tree (None: the tree itself is the first). The same
+    object as `known` when nothing is new.
+    """
+    desired = read.desired
+    if desired is None:
+        return known
+    files = {path: oid for path, oid in read.read if path.startswith(JOBS)}
+    fresh = [
+        key
+        for key in desired.jobs
+        if key not in desired.frozen and ((seen := known.get(key)) is None or seen.file != files.get(path_of(key), ""))
+    ]
+    if not fresh and known.keys() <= desired.jobs.keys():
+        return known
+    brought = _brought_by(git, desired.commit, decided, {path_of(key) for key in fresh}) if fresh else {}
+    facts = _facts_of(git, set(brought.values()), (base or read).documents or documents_of(()))
+    found = {key: seen for key, seen in known.items() if key in desired.jobs}
+    for key in fresh:
+        fact = facts.get(brought.get(path_of(key), ""), _unknown(desired.commit))
+        found[key] = Provenance(
+            job=key,
+            digest=desired.jobs[key].digest,
+            file=files.get(path_of(key), ""),
+            commit=fact.commit,
+            author=fact.author,
+            pull_request=fact.pull_request,
+            approvers=fact.approvers,
+            proven=fact.proven,
+        )
+    return {key: found[key] for key in sorted(found)}
+
+
+def _unknown(commit: CommitId) -> _Facts:
+    return _Facts(commit, Person(), "", (), Proof.NONE)
+
+
+# --- which commit -------------------------------------------------------------------------------------------------
+
+
+def _brought_by(git: Git, tip: str, decided: str, paths: set[str]) -> dict[str, str]:
+    """The newest commit of the branch's own line that changed each of these paths, by path."""
+    since = [f"^{decided}"] if decided != tip and is_ancestor(git, decided, tip) else []
+    found = _changed_in(git, [tip, *since], paths)
+    # A file that came back, or that no earlier decision knew: look further.
+    left = paths - found.keys()
+    return {**_changed_in(git, [tip], left), **found} if left and since else found
+
+
+def _changed_in(git: Git, range_: Sequence[str], paths: set[str]) -> dict[str, str]:
+    listed = git.run("rev-list", "--first-parent", "--parents", f"--max-count={_MOST_COMMITS}", *range_, "--", JOBS)
+    # Parents are rewritten to those that changed a job; the tree compared with has the same jobs all the same.
+    pairs = [line.split() for line in listed.stdout.decode("ascii").splitlines()]
+    lines = "".join(f"{' '.join(pair[:2])}\n" for pair in pairs)
+    told = git.run(
+        "diff-tree", "--stdin", "--root", "-r", "--no-renames", "--name-only", "--", JOBS, stdin=lines.encode()
+    )  # fmt: skip
+    found: dict[str, str] = {}
+    commit = ""
+    commits = {pair[0] for pair in pairs}
+    for line in told.stdout.decode("utf-8", "replace").splitlines():
+        first = line.split(" ", 1)[0]
+        if first in commits:
+            commit = first
+        elif line in paths:
+            found.setdefault(line, commit)
+    return found
+
+
+# --- what it says -----------------------------------------------------------------------------------------------
+
+
+def _facts_of(git: Git, commits: Iterable[str], people: Documents) -> dict[str, _Facts]:
+    raws = dict(raw_commits(git, sorted(commits)))
+    metas = {commit: parse_commit(commit, raw) for commit, raw in raws.items()}
+    merged = sorted({meta.parents[1] for meta in metas.values() if len(meta.parents) > 1} - raws.keys())
+    for commit, raw in raw_commits(git, merged).items():
+        raws[commit], metas[commit] = raw, parse_commit(commit, raw)
+    signers = _signers(people)
+    return {commit: _facts(commit, metas, raws, people, signers) for commit in sorted(commits)}
+
+
+def _facts(
+    commit: str, metas: Mapping[str, CommitMeta], raws: Mapping[str, bytes], people: Documents, signers: str
+) -> _Facts:
+    meta = metas[commit]
+    brought = metas.get(meta.parents[1], meta) if len(meta.parents) > 1 else meta
+    signer = _signed_by(raws[commit], meta, people, signers)
+    of_author = signer if brought is meta else _signed_by(raws[brought.id], brought, people, signers)
+    author = of_author or _named(brought.author, people)
+    proven = Proof.SIGNATURE if signer else Proof.FORGE if _by_forge(meta) else Proof.NONE
+    agreed = [signer] if signer is not None else []
+    if proven is not Proof.NONE and brought is not meta:
+        agreed.append(_named(meta.author, people) if signer is None else signer)
+    if proven is Proof.FORGE:
+        agreed += [_said(value, people) for key, value in meta.trailers if key.lower() in _AGREED]
+    approvers = tuple(dict.fromkeys(person for person in agreed if _is_other(person, author)))
+    return _Facts(CommitId(commit), author, _pull_request(meta), approvers, proven)
+
+
+def _is_other(person: Person, author: Person) -> bool:
+    return bool(person.user or person.login or person.email) and not same_person(person, author)
+
+
+def _by_forge(meta: CommitMeta) -> bool:
+    """A commit that the forge made itself: on its merge button."""
+    match = _PERSON.fullmatch(meta.committer)
+    return match is not None and match["email"].startswith("noreply@")
+
+
+def _pull_request(meta: CommitMeta) -> str:
+    return next((found[1] for pattern in _PULL if (found := pattern.search(meta.subject)) is not None), "")
+
+
+def _named(line: str, people: Documents) -> Person:
+    """The person of an author line; its address may be the one the forge gives to those who hide theirs."""
+    match = _PERSON.fullmatch(line)
+    email = match["email"].strip() if match is not None else ""
+    hidden = _NOREPLY.match(email)
+    return person_of(people, login=hidden["login"] if hidden is not None else "", email=email)
+
+
+def _said(value: str, people: Documents) -> Person:
+    """The person of a trailer: `Name <address>` or `@login`."""
+    return person_of(people, login=value[1:].split(maxsplit=1)[0]) if re.match(r"@\S", value) else _named(value, people)
+
+
+# --- signatures ---------------------------------------------------------------------------------------------------
+
+
+def _signers(people: Documents) -> str:
+    """An allowed_signers list of all keys that User documents have, by user."""
+    lines = []
+    for item in people.of("User"):
+        for key in item.model.spec.ssh_keys:
+            try:
+                lines.append(allowed_signers_line(item.name, key))
+            except StoreError:
+                continue  # a key with options in it signs nothing
+    return "".join(lines)
+
+
+def _signed_by(raw: bytes, meta: CommitMeta, people: Documents, signers: str) -> Person | None:
+    """The user whose key signed this commit; None without a signature that verifies."""
+    if not meta.signed or not signers:
+        return None
+    with tempfile.TemporaryDirectory(prefix="gangops-signers-") as folder:
+        allowed = Path(folder, "allowed_signers")
+        allowed.write_text(signers, encoding="utf-8")
+        try:
+            user = verify(raw, allowed).principal
+        except StoreError:
+            return None
+    item = people.named("User").get(user)
+    if item is None:
+        return None
+    spec = item.model.spec
+    return Person(user=user, email=spec.emails[0], login=spec.github or "", teams=tuple(spec.teams))
