@@ -25,6 +25,7 @@ class ExitStatus(IntEnum):
     AUDIT_FAILED = 5
     LOST_RACE = 6  # also: a preview that is stale
     UNREACHABLE = 7
+    MASS_REMOVAL = 8  # `plan`: more of what runs would go at once than may
     USAGE = 64
     INTERRUPTED = 130
 

@@ -27,12 +27,16 @@ if TYPE_CHECKING:
 def main(arguments: list[str] | None = None) -> int:
     """Exit status of the agent's command line."""
     parser = argparse.ArgumentParser(prog="gangops-agent", description="The GangOps node agent.")
+    asked = sys.argv[1:] if arguments is None else arguments
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb, text in (("run", "run until SIGTERM; ranks outlive it"), ("check", "only read the configuration")):
-        verbs.add_parser(verb, help=text).add_argument("--conf", type=Path, required=True, help="agent.conf")
+        shown = verbs.add_parser(
+            verb, help=text, epilog=_keys(asked), formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        shown.add_argument("--conf", type=Path, required=True, help="agent.conf, written by nobody but its owner")
     verbs.add_parser("zipapp", help="write the agent as one file").add_argument("target", type=Path)
     verbs.add_parser("shim").add_argument("spec")
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_args(asked)
     try:
         if chosen.verb == "zipapp":
             from reconciler.agent.zipapp import build_zipapp
@@ -47,6 +51,15 @@ def main(arguments: list[str] | None = None) -> int:
     except GangOpsError as err:
         print(err, file=sys.stderr)  # noqa: T201 - the command line's output
         return int(err.exit_status)
+
+
+def _keys(asked: list[str]) -> str:
+    """The reference of agent.conf, for who asks for help; what launches shims is spared the import."""
+    if not {"-h", "--help"} & set(asked):
+        return ""
+    from reconciler.agent.conf import KEYS
+
+    return KEYS
 
 
 def _run(path: Path, *, only_check: bool) -> int:

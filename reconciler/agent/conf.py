@@ -1,16 +1,6 @@
 """What does this node allow and trust, whatever git says? `agent.conf`, an INI file that root owns.
 
-    [agent]     node, cluster, servers (https URLs), address, stateDir; runAs (self: jobs run as the agent's user,
-                which is how it is with simulated hardware or an agent that is not root, and never else)
-    [tls]       ca, cert, key (PEM files)
-    [trust]     allowedSigners, principal, revoked
-    [logs]      dir, maxBytes, keep, bytesPerSecond
-    [simulate]  gpus, type, profile (a JSON file, read again when it changes)
-    [limits]    lowestUid, users, mountRoots, secretRoots, runtimes, signals
-    [hooks]     health, healthSeconds, beforePrepare, afterRelease, timeoutSeconds
-    [cgroup]    root (a delegated cgroup v2 folder; without it, process groups)
-
-Relative paths start at the file's folder. A list is separated by spaces or commas. Reading is all that happens here.
+`KEYS` is its reference. Reading is all that happens here.
 """
 
 from __future__ import annotations
@@ -27,6 +17,23 @@ from urllib.parse import urlsplit
 
 from reconciler.agent.verify import Trust
 from reconciler.errors import Diagnostic, InvalidInput, Place
+
+KEYS = """\
+agent.conf, an INI file (* must be given):
+  [agent]     node*, cluster*, servers* (https URLs), stateDir*, address;
+              runAs (self: jobs run as the agent's user, which is how it is
+              with simulated hardware or an agent that is not root)
+  [tls]       ca*, cert*, key* (the PEM files of `gangops ca issue`)
+  [trust]     allowedSigners* (lines: PRINCIPAL namespaces="git" KEY),
+              principal*, revoked
+  [logs]      dir* (shared by all nodes), maxBytes, keep, bytesPerSecond
+  [simulate]  gpus, type, profile (a JSON file, read when it changes)
+  [limits]    lowestUid, users, mountRoots, secretRoots, runtimes, signals
+  [hooks]     health, healthSeconds, beforePrepare, afterRelease,
+              timeoutSeconds
+  [cgroup]    root (a delegated cgroup v2 folder; else process groups)
+Relative paths start at the file's folder; lists use blanks or commas; a
+comment starts with #."""
 
 _REQUIRED = ("agent.node", "agent.cluster", "agent.servers", "agent.stateDir", "tls.ca", "tls.cert", "tls.key")
 _REQUIRED_TRUST = ("trust.allowedSigners", "trust.principal", "logs.dir")
@@ -116,7 +123,7 @@ class Conf:
 def read_conf(path: Path, *, root: bool | None = None) -> Conf:
     """Raises InvalidInput with every problem found. `root` says whether the agent runs as root (default: ask)."""
     as_root = os.geteuid() == 0 if root is None else root
-    parser = configparser.ConfigParser(interpolation=None, strict=True)
+    parser = configparser.ConfigParser(interpolation=None, strict=True, inline_comment_prefixes=("#",))
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # keys are camelCase
     try:
         with path.open(encoding="utf-8") as file:

@@ -194,6 +194,7 @@ class Shim:
             self.facts.setdefault("startedAt", self.facts.get("exitAt", 0))
         else:
             self.facts["error"] = self.error.decode("utf-8", "replace")[:400]
+            self.log.write(b"gangops: this rank could not be started: " + self.error[:400] + b"\n")
         self.facts["gone"] = 1
         self.log.close()
         while not self._write(durable=True):  # a full disk must not lose an exit status

@@ -26,7 +26,9 @@ def demo(folder: Path | None, *, keep: bool) -> None:
         raise UsageError(f"{folder} is not empty", code="FolderNotEmpty", remedy="name a new folder, or none")
     place = folder.resolve() if folder else Path(tempfile.mkdtemp(prefix="gangops-demo-"))
     place.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal too, unless it was started with nohup
+        if signal.getsignal(ending) is not signal.SIG_IGN:
+            signal.signal(ending, signal.default_int_handler)
     click.echo(f"GangOps demo. Everything lies in {place}")
     with Stage(place) as stage:
         play(stage, click.echo)

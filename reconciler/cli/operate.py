@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from reconciler.agent.conf import KEYS
 from reconciler.documents.quantities import print_instant
 from reconciler.errors import ExitStatus
 from reconciler.runtime.settings import read_settings
@@ -89,7 +90,7 @@ def agent() -> None:
     """The node side: runs what signed state says, and nothing else."""
 
 
-@agent.command("run")
+@agent.command("run", epilog="\b\n" + KEYS)
 @click.option("--conf", type=click.Path(path_type=Path, exists=True), required=True, help="agent.conf, owned by root.")
 def agent_run(conf: Path) -> int:
     """Run the agent of this node (the same as `python -m reconciler.agent run`)."""

@@ -132,6 +132,6 @@ def server_context(settings: AgentSettings) -> ssl.SSLContext:
         raise UsageError(
             f"the server's certificate, its key or the node CA cannot be used: {err.strerror or err}",
             code="BadCertificate",
-            remedy="Check the files named in reconciler.toml; `gangops ca init` makes a CA.",
+            remedy="Check the files named in reconciler.toml; `gangops ca init FOLDER --cluster NAME` makes a CA.",
         ) from err
     return context

@@ -7,6 +7,8 @@ desired branch whose history lost the last commit decided on waits for `Acknowle
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from reconciler.errors import StoreError
 from reconciler.model.allocation import Allocation
 from reconciler.model.desired import Desired
@@ -35,26 +37,46 @@ def check_rewrite(git: Git, desired: CommitId, decided: CommitId) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """More than may go at once: how much, of how much, and the limit in millionths."""
+
+    gone: int
+    of: int
+    what: str
+    limit_ppm: int
+
+
 def check_removal(git: Git, desired: Desired, previous: Allocation) -> None:
     """Raises StoreError (MassRemovalRefused) naming count, limit and commit."""
+    for found in removals(git, desired, previous):
+        raise StoreError(
+            f"commit {desired.commit[:12]} removes {found.gone} of {found.of} {found.what}; "
+            f"at most {found.limit_ppm // 10_000} % may go at once",
+            code="MassRemovalRefused",
+            remedy=f"If that is meant, add a commit on top whose message ends with `{ACKNOWLEDGE}: {found.gone}`.",
+        )
+
+
+def removals(git: Git, desired: Desired, previous: Allocation) -> tuple[Removal, ...]:
+    """Everything of which more than the limit goes, and that the commit's message does not acknowledge."""
     live = [r for r in previous.jobs.values() if r.state.holds_gpus and r.cause is not Cause.CANCELLED]
     removed = [r.job for r in live if r.job not in desired.jobs and r.job not in desired.invalid]
     known = {node.name for node in desired.inventory.nodes}
     # A node whose gangs are all leaving already is not removed a second time.
     used = {node for r in live if r.placement and r.cause is not Cause.NODE_REMOVED for node in r.placement.masks}
-    _check(git, desired, len(removed), len(live), "running jobs")
-    _check(git, desired, len(used - known), len(used), "nodes in use")
-
-
-def _check(git: Git, desired: Desired, gone: int, of: int, what: str) -> None:
     limit = desired.repository.mass_removal_ppm
-    if gone <= 1 or gone * 1_000_000 <= limit * of or _said(git, desired.commit, ACKNOWLEDGE) == str(gone):
-        return
-    raise StoreError(
-        f"commit {desired.commit[:12]} removes {gone} of {of} {what}; at most {limit // 10_000} % may go at once",
-        code="MassRemovalRefused",
-        remedy=f"If that is meant, add a commit on top whose message ends with `{ACKNOWLEDGE}: {gone}`.",
+    found = (
+        Removal(gone=len(removed), of=len(live), what="running jobs", limit_ppm=limit),
+        Removal(gone=len(used - known), of=len(used), what="nodes in use", limit_ppm=limit),
     )
+    return tuple(one for one in found if _is_refused(git, desired, one))
+
+
+def _is_refused(git: Git, desired: Desired, one: Removal) -> bool:
+    if one.gone <= 1 or one.gone * 1_000_000 <= one.limit_ppm * one.of:
+        return False
+    return _said(git, desired.commit, ACKNOWLEDGE) != str(one.gone)
 
 
 def _said(git: Git, commit: CommitId, trailer: str) -> str:

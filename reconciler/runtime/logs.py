@@ -24,8 +24,9 @@ def log_files(folder: Path, job: str, attempt: int | None, rank: int | None) -> 
     chosen = sorted((path for path in files if rank is None or int(path.stem) == rank), key=lambda path: int(path.stem))
     if not chosen:
         whose = job if rank is None else f"rank {rank} of {job}"
+        which = f" of attempt {wanted}" if wanted else ""
         raise NotFound(
-            f"{whose} has no logs of attempt {wanted} in {folder}",
+            f"{whose} has no logs{which} in {folder}",
             code="LogsMissing",
             remedy=f"attempts with logs: {', '.join(map(str, attempts)) or 'none'}",
         )

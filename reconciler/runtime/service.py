@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from reconciler.documents.record import Summary
 from reconciler.engines.agents import AgentEngine, AgentSettings
 from reconciler.engines.certificates import issue_server
-from reconciler.errors import UsageError
+from reconciler.errors import InvalidInput, UsageError
 from reconciler.model.allocation import Metrics
 from reconciler.runtime.clock import SystemClock
 from reconciler.runtime.generation import first_generation, trailers
-from reconciler.runtime.loop import Reconciler
+from reconciler.runtime.loop import Reconciler, Round
 from reconciler.runtime.reading import DesiredReader
 from reconciler.runtime.settings import Remote as RemoteSetting
 from reconciler.runtime.settings import Settings
@@ -22,6 +23,7 @@ from reconciler.store.publish import PublishedMark, publish
 from reconciler.store.runner import DEFAULT_PROTOCOLS
 from reconciler.store.signatures import Signer
 from reconciler.store.statecommit import Message, Writer, build
+from reconciler.topology.drift import drift_of
 
 Report = Callable[[str, Mapping[str, object]], None]
 
@@ -58,7 +60,8 @@ def agent_engine(settings: Settings) -> AgentEngine:
         raise UsageError(
             "reconciler.toml has no [agents] section with `listen` and `ca`",
             code="SettingsInvalid",
-            remedy='add [agents] with listen = "HOST:PORT" and ca = "FOLDER"; `gangops ca init FOLDER` makes one',
+            remedy='add [agents] with listen = "HOST:PORT" and ca = "FOLDER", '
+            "a folder that `gangops ca init FOLDER --cluster NAME` makes",
         )
     clock = SystemClock()
     made = issue_server(settings.ca, settings.server_names, settings.folder / "tls", clock.now())
@@ -108,21 +111,37 @@ def snapshot(reconciler: Reconciler, engine: AgentEngine) -> StatusSnapshot:
         ready=condition.ready,
         stalled=condition.stalled,
         reason=condition.reason,
+        message=condition.message,
+        remedy=condition.remedy,
         since=condition.since,
         generation=allocation.generation if allocation else 0,
         fragmentation_ppm=metrics.phi_ppm,
         gpus={"held": metrics.held, "idle": metrics.idle, "promised": metrics.promised, "stranded": metrics.stranded},
         agents=agents,
+        drift=_drift_counts(last) if last else {},
         rejected=engine.rejected(),
         mfu={job: float(value) for job, value in mfu.items() if isinstance(value, int | float)},
         live=live,
     )
 
 
+_counted: list[tuple[Round, dict[str, int]]] = []  # of the last round: a page is read more often than rounds end
+
+
+def _drift_counts(last: Round) -> dict[str, int]:
+    """Differences between declared and observed hardware, by code."""
+    if not _counted or _counted[0][0] is not last:
+        desired = last.desired.desired
+        found = drift_of(desired.inventory, last.generation.observed) if desired else ()
+        _counted[:] = [(last, dict(Counter(str(drift.code) for drift in found)))]
+    return _counted[0][1]
+
+
 def begin_record(settings: Settings, *, epoch: int = 1) -> tuple[Summary, str]:
     """Make the state branch, once: generation 0 on the desired tip. The summary and its commit.
 
-    Raises UsageError (StateExists) when the branch is there already.
+    Raises UsageError (StateExists) when the branch is there already, StoreError (PathNotFound) or InvalidInput when
+    there is no cluster to decide about.
     """
     mirror = mirror_of(settings)
     fetched = mirror.fetch()
@@ -132,6 +151,9 @@ def begin_record(settings: Settings, *, epoch: int = 1) -> tuple[Summary, str]:
             code="StateExists",
             remedy="nothing to do: `gangops reconcile` continues from it",
         )
+    read = DesiredReader(mirror.git).read(fetched.desired, None)
+    if read.desired is None:
+        raise InvalidInput(read.diagnostics)
     now = SystemClock().now()
     summary, files = first_generation(settings.cluster_id, epoch, fetched.desired, now)
     message = Message(subject="Begin the record: nothing is held", body="", trailers=trailers(summary))

@@ -33,6 +33,16 @@ _KEYS: Final[Mapping[str, str]] = {
     "status.listen": _TEXT,
 }
 _REQUIRED: Final = ("clusterId", "desired.url", "signing.key")
+_SHORTEST: Final = """\
+    clusterId = "my-cluster"
+    [desired]
+    url = "https://git.example.org/acme/cluster.git"
+    [signing]
+    key = "signing.key"          # ssh-keygen -t ed25519 -N '' -f signing.key
+    [agents]
+    listen = "0.0.0.0:7443"
+    ca = "ca"                    # gangops ca init ca --cluster my-cluster
+    serverNames = ["localhost"]  # how nodes call this machine"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +82,7 @@ def read_settings(path: Path) -> Settings:
         raise UsageError(
             f"there is no {path}",
             code="SettingsMissing",
-            remedy="write one with `gangops init --state`, or name it with --settings or GANGOPS_SETTINGS",
+            remedy=f"name it with --settings or GANGOPS_SETTINGS, or write one. Its shortest form:\n{_SHORTEST}",
         ) from err
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as err:
         raise UsageError(f"{path} cannot be read: {err}", code="SettingsInvalid") from err

@@ -28,7 +28,8 @@ _PPM: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusSnapshot:
-    """The reconciler at one moment. `stalled`: a person is needed; `reason` is CamelCase, "" when all is well.
+    """The reconciler at one moment. `stalled`: a person is needed; `reason` is CamelCase, "" when all is well;
+    `message` and `remedy` say more to that person.
 
     `since` is when the present reason began. `gpus` and `agents` count by state and condition, `rejected` counts
     calls of agents by code since the start, `mfu` is each running job's last reported share of peak FLOP/s.
@@ -39,10 +40,13 @@ class StatusSnapshot:
     reason: str
     since: Instant | None
     generation: int
+    message: str = ""
+    remedy: str = ""
     desired_lag: Nanoseconds = Nanoseconds(0)
     fragmentation_ppm: int = 0
     gpus: Mapping[str, int] = field(default_factory=dict)
     agents: Mapping[str, int] = field(default_factory=dict)
+    drift: Mapping[str, int] = field(default_factory=dict)
     rejected: Mapping[str, int] = field(default_factory=dict)
     mfu: Mapping[JobKey, float] = field(default_factory=dict)
     live: Mapping[JobKey, LiveAttempt] = field(default_factory=dict)
@@ -103,6 +107,9 @@ class _SnapshotCollector(Collector):
         )
         yield _labelled(GaugeMetricFamily("gangops_gpus", "GPUs by state", labels=["state"]), now.gpus)
         yield _labelled(GaugeMetricFamily("gangops_agents", "Nodes by condition", labels=["condition"]), now.agents)
+        yield _labelled(
+            GaugeMetricFamily("gangops_drift", "Declared against observed hardware", labels=["code"]), now.drift
+        )
         yield _labelled(GaugeMetricFamily("gangops_job_mfu", "Model FLOP/s utilisation", labels=["job"]), now.mfu)
         refused = CounterMetricFamily("gangops_agent_rejected", "Calls of agents that got an error", labels=["reason"])
         yield _labelled(refused, now.rejected)
@@ -123,6 +130,8 @@ def status_app(snapshot: Callable[[], StatusSnapshot], metrics: LoopMetrics) -> 
             "ready": now.ready,
             "stalled": now.stalled,
             "reason": now.reason,
+            "message": now.message,
+            "remedy": now.remedy,
             "since": now.since,
             "generation": now.generation,
         }

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from reconciler.agent.conf import read_conf
 from reconciler.errors import UsageError
 from reconciler.runtime.settings import Remote, Settings, read_settings, settings_text
 
@@ -125,3 +126,24 @@ def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
         read_settings(tmp_path / "none.toml")
     assert caught.value.code == "SettingsMissing"
     assert "GANGOPS_SETTINGS" in caught.value.remedy
+    shown = caught.value.remedy.partition("shortest form:\n")[2]
+    assert read(tmp_path, shown).cluster_id == "my-cluster"
+
+
+def test_the_readme_s_settings_can_be_read(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    shown = readme.partition("```toml\n")[2].partition("```")[0]
+    found = read(tmp_path, shown)
+    assert (found.cluster_id, found.listen, found.ca) == ("h100-east", "0.0.0.0:7443", Path("/etc/gangops/ca"))
+
+
+def test_the_readme_s_agent_conf_can_be_read(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (tmp_path / "agent.conf").write_text(readme.partition("```ini\n")[2].partition("```")[0])
+    (tmp_path / "agent.conf").chmod(0o600)
+    found = read_conf(tmp_path / "agent.conf", root=True)
+    assert (found.node, found.servers, found.simulation is not None) == (
+        "gpu-01", ("https://gangops.example.org:7443",), True,
+    )  # fmt: skip
+    assert (found.trust.principal, found.logs_dir) == ("gangops", Path("/fs/logs/gangops"))
+    assert f'echo "{found.trust.principal} namespaces=' in readme

@@ -24,6 +24,7 @@ WELL = StatusSnapshot(
     fragmentation_ppm=250_000,
     gpus={"held": 16, "idle": 8},
     agents={"Ready": 3, "Lost": 1},
+    drift={"NvlinkDown": 2},
     rejected={"NotYourNode": 2},
     mfu={JobKey("nlp/sft"): 0.41},
 )
@@ -60,12 +61,10 @@ def reconciler() -> Iterator[Reconciler]:
 def test_health_is_a_status_with_its_reason(
     reconciler: Reconciler, ready: bool, stalled: bool, reason: str, status: int
 ) -> None:
-    reconciler.snapshot = replace(WELL, ready=ready, stalled=stalled, reason=reason)
+    said = {"ready": ready, "stalled": stalled, "reason": reason, "message": "too many", "remedy": "look at the link"}
+    reconciler.snapshot = replace(WELL, **said)  # type: ignore[arg-type]
     found, body = reconciler.get("/healthz")
-    assert (found, json.loads(body)) == (
-        status,
-        {"ready": ready, "stalled": stalled, "reason": reason, "since": 7, "generation": 42},
-    )
+    assert (found, json.loads(body)) == (status, {**said, "since": 7, "generation": 42})
 
 
 def test_metrics_are_the_snapshot_and_the_counts(reconciler: Reconciler) -> None:
@@ -81,6 +80,7 @@ def test_metrics_are_the_snapshot_and_the_counts(reconciler: Reconciler) -> None
         "gangops_fragmentation_ratio 0.25",
         'gangops_gpus{state="held"} 16.0',
         'gangops_agents{condition="Lost"} 1.0',
+        'gangops_drift{code="NvlinkDown"} 2.0',
         'gangops_agent_rejected_total{reason="NotYourNode"} 2.0',
         'gangops_job_mfu{job="nlp/sft"} 0.41',
         'gangops_reconcile_total{result="committed"} 1.0',

@@ -62,7 +62,8 @@ class Stage:
 
     def __exit__(self, *_: object) -> None:
         self._ending.set()
-        end_descendants()
+        with _deaf():
+            end_descendants()
         ctypes.CDLL(None).prctl(_SUBREAPER, 0, 0, 0, 0)
 
     # -- setting up
@@ -269,6 +270,18 @@ class Stage:
         if self._reconciler is not None and self._reconciler.poll() is not None:
             tail = "\n".join((self.folder / "reconciler.log").read_text("utf-8", "replace").splitlines()[-15:])
             raise GangOpsError(f"the reconciler ended\n{tail}", code="DemoFailed")
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """A second Ctrl-C must not leave processes behind: ending them takes a few seconds, and is not interrupted."""
+    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in asked}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def free_port() -> int:
