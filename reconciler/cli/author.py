@@ -21,12 +21,26 @@ from reconciler.runtime.authoring import (
 from reconciler.runtime.clone import open_clone
 
 
+_NEXT = """
+Next: edit them, `gangops validate`, then commit and push branch main.
+Then, where the reconciler runs: write reconciler.toml, `gangops init --state`,
+`gangops reconcile`."""
+
+
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default=Path())
 @click.option("--state", "state", is_flag=True, help="Begin the record: make the state branch, once.")
+@click.option("--forge", type=click.Choice(["github"]), help="Write workflows and rules for this forge instead.")
+@click.option("--package", default="", help="With --forge: what the workflows install (default: this version).")
+@click.option("--artifact/--no-artifact", default=True, help="With --forge: keep plans as artefacts, for the comment.")
 @settings_option
-def init(folder: Path, settings_file: Path, *, state: bool) -> None:
-    """Start a cluster repository in FOLDER; with --state, begin its record."""
+def init(
+    folder: Path, settings_file: Path, forge: str | None, package: str, *, state: bool, artifact: bool
+) -> None:
+    """Start a cluster repository in FOLDER; with --state, begin its record; with --forge, check its pull requests."""
+    if forge:
+        _forge_files(folder, package, artifact=artifact)
+        return
     if state:
         from reconciler.runtime.service import begin_record
         from reconciler.runtime.settings import read_settings
@@ -37,7 +51,24 @@ def init(folder: Path, settings_file: Path, *, state: bool) -> None:
         return
     for path in scaffold_into(folder):
         click.echo(path)
-    click.echo("\nNext: edit them, `gangops validate`, then commit and push.", err=True)
+    click.echo(_NEXT, err=True)
+
+
+def _forge_files(folder: Path, package: str, *, artifact: bool) -> None:
+    from reconciler.runtime.authoring import write_files
+    from reconciler.runtime.forge.files import own_workflows, rulesets
+
+    texts = {**own_workflows(package, artifact=artifact), **rulesets()}
+    there = [path for path in texts if (folder / path).exists()]
+    if there:
+        raise UsageError(f"{folder / there[0]} exists", code="FileExists", remedy="move it away to have it written anew")
+    for path in write_files(folder, {path: text.encode() for path, text in texts.items()}):
+        click.echo(folder / path)
+    click.echo(
+        "\nNext: `gangops codeowners --into .github/CODEOWNERS`, commit and push; import .github/rulesets/*.json under\n"
+        "Settings, Rules, Rulesets; add the reconciler's deploy key with write access, and let GitHub merge by queue.",
+        err=True,
+    )
 
 
 @click.command()

@@ -6,38 +6,52 @@ from pathlib import Path
 
 import click
 
-from reconciler.cli.root import fetch_option, output_option
-from reconciler.cli.show import now, opened, width
+from reconciler.cli.root import fetch_option
+from reconciler.cli.show import cache_file, now, opened, width
 from reconciler.documents.quantities import parse_instant
 from reconciler.errors import ExitStatus, UsageError
 from reconciler.model.units import Instant
-from reconciler.render.plan import plan_json, plan_text
-from reconciler.runtime.preview import preview
 
 
 @click.command()
-@click.option("--base", default=None, help="Show only what differs from the decision for this revision.")
-@click.option(
-    "--head", default="HEAD", help="The revision to plan (default HEAD: what is committed, not the work tree)."
-)
+@click.option("--base", default="", help="Show only what differs from the decision for this revision.")
+@click.option("--head", default="HEAD", help="The revision to plan (default HEAD: what is committed, not the files on disk).")
+@click.option("--state", default="", help="The state commit to decide on (default: the newest one here).")
 @click.option("--at", "instant", default=None, help="Decide as of this time (RFC 3339) instead of now.")
+@click.option("--check", "digest", default=None, metavar="DIGEST",
+              help="Only say whether a plan with this digest is still true; exit 6 when it is not.")  # fmt: skip
 @click.option("--detailed-exitcode", is_flag=True, help="Exit 2 when there are changes.")
-@output_option
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml", "markdown", "html"]), default="table",
+              help="How to print; JSON is described by schemas/plan.schema.json, the table is not an API.")  # fmt: skip
 @fetch_option
 @click.pass_obj
 def plan(
-    repo: Path, base: str | None, head: str, instant: str | None, output: str, *, detailed_exitcode: bool, fetch: bool
-) -> int:
-    """What would be decided for a revision: who starts, who stops, who waits, and why. Changes nothing."""
-    import json
+    repo: Path, base: str, head: str, state: str, instant: str | None, digest: str | None, output: str, *,
+    detailed_exitcode: bool, fetch: bool,
+) -> int:  # fmt: skip
+    """What would be decided for a revision: who starts, who stops, who waits, why, and what it costs whom.
+
+    Changes nothing, asks no agent, and runs nothing of the revision. Exit 4 when the revision has errors its base
+    has not, 8 when it removes more of what runs than may go at once.
+    """
+    from reconciler.render.plan.forms import exit_status, printed
+    from reconciler.runtime.preview import Asked, Preview, stale
+    from reconciler.runtime.reading import DesiredReader
 
     try:
         at = Instant(parse_instant(instant)) if instant else now()
     except ValueError as err:
         raise UsageError(f"--at: {err}") from err
-    found = preview(opened(repo, fetch=fetch), head, at, base=base)
-    if output in {"json", "yaml"}:
-        click.echo(json.dumps(plan_json(found), indent=1, ensure_ascii=False))
-    else:
-        click.echo(plan_text(found, width()))
-    return ExitStatus.CHANGES if detailed_exitcode and found.changes else ExitStatus.OK
+    clone = opened(repo, fetch=fetch)
+    reader = DesiredReader(clone.git, cache_file("documents.cache"))
+    asked = Preview(clone, reader, Asked(head=head, base=base, state=state), states=cache_file("state.cache"))
+    if digest is not None:
+        if stale(digest, [asked.digest]):
+            click.echo(f"stale: the plan is now sha256:{asked.digest}")
+            return ExitStatus.LOST_RACE
+        click.echo(f"still true: sha256:{asked.digest}")
+        return ExitStatus.OK
+    found = asked.plan(at)
+    click.echo(printed(found, output, width()))
+    status = exit_status(found)
+    return ExitStatus.CHANGES if status is ExitStatus.OK and detailed_exitcode and found.changes else status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import click
 
 from reconciler.documents.values import tree_of
+from reconciler.errors import InvalidInput
 from reconciler.model.desired import Desired
 from reconciler.model.units import Instant
 from reconciler.runtime.clone import Clone, open_clone
@@ -31,6 +33,21 @@ def now() -> Instant:
     return Instant(time.time_ns())
 
 
+def cache_file(name: str) -> Path | None:
+    """Where something read is kept between two verbs: a folder of the user's own, never one of the repository.
+
+    None when there is no such folder; then everything is read anew.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")  # noqa: PTH111, PTH118
+    folder = Path(home) / "gangops"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError:
+        return None
+    return folder / name if found.st_uid == os.getuid() and not found.st_mode & 0o022 else None
+
+
 def opened(folder: Path, *, fetch: bool) -> Clone:
     """The clone a verb was pointed at, its branches fetched when asked; says on stderr when that failed."""
     clone = open_clone(folder)
@@ -46,7 +63,8 @@ def newest(folder: Path, *, fetch: bool) -> tuple[Clone, Generation, Desired]:
     clone = opened(folder, fetch=fetch)
     generation = clone.generation()
     read = DesiredReader(clone.git).recorded(generation.commit, generation.summary.desired_commit, generation.frozen)
-    assert read.desired is not None  # a generation above 0 was decided on one; generation 0 on the scaffold
+    if read.desired is None:  # a generation above 0 was decided on one; at 0 the tree may never have been valid
+        raise InvalidInput(read.diagnostics)
     return clone, generation, read.desired
 
 

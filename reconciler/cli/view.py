@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import time
 import urllib.error
@@ -16,13 +17,15 @@ from reconciler.documents.canonical import to_yaml
 from reconciler.documents.values import tree_of
 from reconciler.errors import NotFound, UsageError
 from reconciler.model.allocation import JobRecord
+from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import JobState
-from reconciler.model.units import JobKey
-from reconciler.planner.explain import blockers_of
-from reconciler.render.explain import code_page, explanation_page
+from reconciler.model.units import JobKey, QueueName
+from reconciler.render.explain import explanation_page, node_page, queue_page, reason_code
 from reconciler.render.view import condition, headline, job_page, job_table, node_table, queue_table, topology_table
+from reconciler.runtime.explained import explained, node_explained, queue_explained
 from reconciler.runtime.generation import Generation
 from reconciler.runtime.logs import follow, log_files, read_logs
+from reconciler.topology.drift import drift_of
 
 
 @click.command()
@@ -57,6 +60,9 @@ def status(repo: Path, job: str | None, output: str, *, fetch: bool) -> None:
             click.echo(
                 f"! node {name} is {word}{': ' + (seen.unhealthy or cordoned) if seen.unhealthy or cordoned else ''}"
             )
+    for drift in drift_of(desired.inventory, generation.observed):
+        if drift.is_grave:
+            click.echo(f"! node {drift.node}: {drift.sentence} ({drift.effect})")
 
 
 @click.command()
@@ -112,26 +118,60 @@ def describe(repo: Path, job: str, url: str, output: str, *, topology: bool, fet
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["job", "code"]))
+@click.argument("what", type=click.Choice(["job", "node", "queue", "code"]))
 @click.argument("name")
 @output_option
 @fetch_option
 @click.pass_obj
 def explain(repo: Path, what: str, name: str, output: str, *, fetch: bool) -> None:
-    """Why a job is where it is: all its blockers, the binding one first. `explain code NAME` tells what a code means."""
+    """Why a job is where it is and what would start it; how a node or a queue stands; what a reason code means.
+
+    All blockers of a job are told, the binding one marked. What it says would start the job has been tried.
+    """
     if what == "code":
-        click.echo(code_page(name))
+        code, means = reason_code(name)
+        if output in {"json", "yaml"}:
+            _print_tree(output, "ReasonCode", {"code": str(code), "means": means})
+        else:
+            click.echo(f"{code}\n  {means}")
         return
     _, generation, desired = newest(repo, fetch=fetch)
-    record = _record(generation, name)
-    waits = record.state is JobState.PENDING
-    blockers = blockers_of(desired, generation.observed, generation.allocation, record.job, now()) if waits else ()
+    page, kind, content = _EXPLAINED[what](generation, desired, name)
     if output in {"json", "yaml"}:
-        _print_tree(output, "Explanation", {"record": tree_of(record), "blockers": [tree_of(b) for b in blockers]})
-        return
-    click.echo(
-        explanation_page(record, desired.jobs.get(record.job), blockers, generation.summary.generation, now(), width())
-    )
+        _print_tree(output, kind, content)
+    else:
+        click.echo(page)
+
+
+def _explain_job(generation: Generation, desired: Desired, name: str) -> tuple[str, str, dict[str, object]]:
+    record, at = _record(generation, name), now()
+    told = explained(desired, generation.observed, generation.allocation, record.job, at)
+    page = explanation_page(
+        record, desired.jobs.get(record.job), told.blockers, generation.summary.generation, at, width(),
+        offers=told.offers, expected=told.expected,
+    )  # fmt: skip
+    content: dict[str, object] = {"record": tree_of(record), **told.content()}
+    return page, "Explanation", content
+
+
+def _explain_node(generation: Generation, desired: Desired, name: str) -> tuple[str, str, dict[str, object]]:
+    node = next((n for n in desired.inventory.nodes if n.name == name), None)
+    if node is None:
+        raise NotFound(f"the inventory has no node {name}", code="UnknownNode", remedy="gangops get nodes")
+    told = node_explained(desired, generation.observed, generation.allocation, node, now())
+    page = node_page(node, told.seen, told.drifts, told.holders, told.bookings, told.windows, now())
+    return page, "NodeExplanation", told.content()
+
+
+def _explain_queue(generation: Generation, desired: Desired, name: str) -> tuple[str, str, dict[str, object]]:
+    queue = desired.quotas.queues.get(QueueName(name))
+    if queue is None:
+        raise NotFound(f"there is no queue {name}", code="UnknownQueue", remedy="gangops get queues")
+    told = queue_explained(desired, generation.observed, generation.allocation, queue, now())
+    return queue_page(queue, told.used, told.rooms, told.waiting), "QueueExplanation", told.content()
+
+
+_EXPLAINED = {"job": _explain_job, "node": _explain_node, "queue": _explain_queue}
 
 
 @click.command()
@@ -177,7 +217,8 @@ def wait(repo: Path, job: str, what: str, timeout: int) -> None:
 def _record(generation: Generation, job: str) -> JobRecord:
     found = generation.allocation.jobs.get(JobKey(job))
     if found is None:
-        near = [key for key in generation.allocation.jobs if key.endswith(f"/{job}")]
+        keys = list(generation.allocation.jobs)
+        near = [key for key in keys if key.endswith(f"/{job}")] or difflib.get_close_matches(job, keys, n=1)
         remedy = f"did you mean {near[0]}?" if near else "jobs are named queue/name; `gangops get jobs` lists them"
         raise NotFound(f"generation {generation.summary.generation} has no job {job}", code="UnknownJob", remedy=remedy)
     return found

@@ -20,6 +20,8 @@ _RANK = {action: rank for rank, action in enumerate(Action)}
 # What a subject says of one job, and of several.
 _TOLD: dict[Action, tuple[str, str]] = {
     Action.PREEMPT: ("preempt {job}", "preempt {count} jobs"),
+    Action.MOVE: ("move {job}", "move {count} jobs"),
+    Action.RESIZE: ("resize {job}", "resize {count} jobs"),
     Action.PLACE: ("place {job}", "place {count} jobs"),
     Action.PROMISE: ("promise GPUs to {job}", "promise GPUs to {count} jobs"),
     Action.REPLACE: ("replace {job}", "replace {count} jobs"),

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from rich.cells import cell_len
 
 _INDENT = "    "
+_GAP = "  "
+_LEAST = 16  # columns of a cell that is folded
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None, right: str = "") -> str:
     """Rows under a header. `right` names columns (by header) that are aligned to the right.
 
     Where a terminal of `width` columns is too narrow, the last column of each row goes below it, indented and
-    wrapped: a reason cut in half is no reason. Cells are measured as a terminal shows them, so wide characters keep
+    wrapped: a reason cut in half is no reason. Where that is not enough, the widest columns go on over several lines.
+    Cells are measured as a terminal shows them, so wide characters keep
     the columns straight.
     """
     cells = [list(header), *[list(row) for row in rows]]
@@ -22,9 +26,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | 
     numeric = {i for i, name in enumerate(header) if name in right.split()}
     if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
         return "\n".join(_aligned(row, widths, numeric) for row in cells)
-    lines = [_aligned(header[:-1], widths, numeric)]
+    widths = _narrowed(widths[:-1], width)
+    lines = _folded(header[:-1], widths, numeric)
     for row in cells[1:]:
-        lines.append(_aligned(row[:-1], widths, numeric))
+        lines += _folded(row[:-1], widths, numeric)
         if row[-1] and row[-1] != "-":
             lines += below(row[-1], width)
     return "\n".join(lines)
@@ -39,8 +44,28 @@ def below(text: str, width: int | None, indent: str = _INDENT) -> list[str]:
     )
 
 
+def _narrowed(widths: Sequence[int], width: int) -> list[int]:
+    """Widths that fit in `width` with their gaps, as far as no column is cut below `_LEAST`: the widest gives first."""
+    fitted = list(widths)
+    over = sum(fitted) + len(_GAP) * (len(fitted) - 1) - width
+    for i in sorted(range(len(fitted)), key=lambda i: -fitted[i]):
+        gives = min(max(over, 0), max(0, fitted[i] - _LEAST))
+        fitted[i] -= gives
+        over -= gives
+    return fitted
+
+
+def _folded(row: Sequence[str], widths: Sequence[int], numeric: set[int]) -> list[str]:
+    """The row, on as many lines as its longest cell needs."""
+    cells = [
+        textwrap.wrap(text, size, break_on_hyphens=False) if cell_len(text) > size else [text]
+        for text, size in zip(row, widths, strict=True)
+    ]
+    return [_aligned(line, widths, numeric) for line in zip_longest(*cells, fillvalue="")]
+
+
 def _aligned(row: Sequence[str], widths: Sequence[int], numeric: set[int]) -> str:
-    return "  ".join(_cell(text, widths[i], i in numeric) for i, text in enumerate(row)).rstrip()
+    return _GAP.join(_cell(text, widths[i], i in numeric) for i, text in enumerate(row)).rstrip()
 
 
 def _cell(text: str, width: int, right: bool) -> str:

@@ -40,28 +40,29 @@ def headline(summary: Summary, metrics: Metrics, now: Instant) -> str:
 
 
 def queue_table(desired: Desired, jobs: Mapping[JobKey, JobRecord], width: int | None) -> str:
-    """A line a queue, children below their parents: GPUs held, promised, and jobs that wait."""
+    """A line a queue, children below their parents: GPUs held, promised, and jobs that wait.
+
+    Jobs that run on although their queue is gone share a line of their own.
+    """
     rows = []
     for name, depth in _tree_order(desired):
         queue = desired.quotas.queues[name]
         below = {q for q in desired.quotas.queues if name in desired.quotas.path(q)}
         mine = [r for r in jobs.values() if r.queue in below]
-        held = sum(r.gpus_held for r in mine)
-        promised = sum(len(r.promise.placement.ranks) for r in mine if r.promise)
-        waiting = sum(r.state in {JobState.PENDING, JobState.PROMISED} for r in mine)
         guaranteed, ceiling = sum(queue.guaranteed.values()), sum(queue.ceiling.values())
-        rows.append(
-            [
-                "  " * depth + name,
-                str(guaranteed or "-"),
-                str(held),
-                str(promised or "-"),
-                str(waiting or "-"),
-                str(ceiling or "-"),
-            ]
-        )
+        rows.append(["  " * depth + name, str(guaranteed or "-"), *_use_of(mine), str(ceiling or "-")])
+    if orphans := [r for r in jobs.values() if r.queue not in desired.quotas.queues and r.gpus_held]:
+        rows.append(["(orphaned)", "-", *_use_of(orphans), "-"])
     header = ["QUEUE", "GUARANTEED", "HELD", "PROMISED", "WAITING", "CEILING"]
     return table(header, rows, width=width, right="GUARANTEED HELD PROMISED WAITING CEILING")
+
+
+def _use_of(records: Sequence[JobRecord]) -> tuple[str, str, str]:
+    """GPUs held and promised, and how many jobs wait."""
+    held = sum(r.gpus_held for r in records)
+    promised = sum(len(r.promise.placement.ranks) for r in records if r.promise)
+    waiting = sum(r.state in {JobState.PENDING, JobState.PROMISED} for r in records)
+    return str(held), str(promised or "-"), str(waiting or "-")
 
 
 def _tree_order(desired: Desired) -> list[tuple[QueueName, int]]:

@@ -9,12 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from reconciler.documents.cache import ParseCache
 from reconciler.documents.desired import SourceFile, validate_files
 from reconciler.documents.edit import format_text
 from reconciler.documents.scaffold import scaffold
 from reconciler.documents.schema import schema_files
 from reconciler.errors import Diagnostic, InvalidInput, NotFound, Place, UsageError, sorted_by_place
+from reconciler.render.plan.machine import plan_schema
 from reconciler.runtime.clone import Clone
+from reconciler.runtime.policing import policy_problems
 from reconciler.runtime.reading import CLUSTER_PATH, POLICY_PATH
 from reconciler.store.objects import resolve
 from reconciler.store.trees import read_tree
@@ -52,7 +55,7 @@ def check_folder(folder: Path) -> Checked:
         )
     refused: list[Diagnostic] = []
     files = [f for path in _files_below(base, refused) if (f := _source(base, path, refused)) is not None]
-    found = sorted_by_place([*refused, *validate_files(files)])
+    found = sorted_by_place([*refused, *_problems(files)])
     return Checked(files=len(files), diagnostics=found)
 
 
@@ -64,8 +67,14 @@ def check_revision(clone: Clone, revision: str) -> Checked:
         for entry in contents.entries
         if entry.oid in contents.blobs
     ]
-    found = sorted_by_place([*contents.diagnostics, *validate_files(files)])
+    found = sorted_by_place([*contents.diagnostics, *_problems(files)])
     return Checked(files=len(files), diagnostics=found)
+
+
+def _problems(files: list[SourceFile]) -> list[Diagnostic]:
+    """What is wrong with the documents, and what their policies say of them."""
+    cache = ParseCache()
+    return [*validate_files(files, cache), *policy_problems(files, cache)]
 
 
 def format_files(base: Path, paths: Iterable[Path], *, write: bool) -> Formatted:
@@ -131,7 +140,7 @@ def scaffold_into(folder: Path) -> tuple[str, ...]:
 def write_schemas(into: Path, *, write: bool) -> tuple[str, ...]:
     """The schema files that were stale (and are written, when asked)."""
     stale = []
-    for name, content in schema_files().items():
+    for name, content in {**schema_files(), "plan.schema.json": plan_schema()}.items():
         file = into / name
         if not file.exists() or file.read_bytes() != content:
             stale.append(str(file))

@@ -1,55 +1,234 @@
-"""What would be decided for a commit that is not merged yet: the same decision the loop would make, on the newest
-state commit of a clone. Asks no agent and no network; the observation is the committed one."""
+"""What a change would do before it is merged: the decision the loop would make for the head of it, against the one it
+would make for the base, both on one state commit of a clone. Asks no agent and runs nothing but git; the observation
+is the committed one.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from reconciler.errors import InvalidInput
-from reconciler.model.units import Instant
-from reconciler.planner.changes import changes_between
-from reconciler.render.plan import Plan, plan_of
+from reconciler import __version__
+from reconciler.errors import Diagnostic, InvalidInput, Place, StoreError, sorted_by_place
+from reconciler.model.allocation import Allocation
+from reconciler.model.decision import DECISION_VERSION
+from reconciler.model.desired import Desired
+from reconciler.model.lifecycle import JobState
+from reconciler.model.units import Instant, JobKey
+from reconciler.planner.forecast import forecast
+from reconciler.render.plan import Basis, Plan, Side, plan_of, refused_plan
+from reconciler.render.plan.build import Told
+from reconciler.render.plan.model import Removal
 from reconciler.runtime.clone import Clone
 from reconciler.runtime.generation import Generation, Inputs, NextGeneration, next_generation
-from reconciler.runtime.reading import DesiredReader
+from reconciler.runtime.guards import ACKNOWLEDGE, removals
+from reconciler.runtime.known_states import known_generation
+from reconciler.runtime.reading import DesiredReader, ReadDesired
 from reconciler.store.objects import resolve
 
+Starts = dict[JobKey, Instant]
+Forecaster = Callable[[Desired, Generation, Allocation, Instant, frozenset[JobKey]], Starts]
 
-def preview(clone: Clone, head: str, now: Instant, *, base: str | None = None) -> Plan:
-    """The plan of `head`; with `base`, the decision for `head` as compared with what `base` alone would give.
+_WATCHED = 40
+"""Waiting jobs whose start is forecast, beside those of the change itself."""
+_LINES = 200
+"""Edited files whose jobs are told with their line."""
+_INSTANTS = 60
+_LOOKS = 2_000
+"""Instants a forecast looks at, and waiting jobs it looks at in all: a preview has seconds."""
 
-    Raises InvalidInput when the head has errors, NotFound for an unknown revision or a missing state branch.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which preview. Revisions; `base` "": against what holds now. `state` "": the newest state commit of the clone."""
+
+    head: str
+    base: str = ""
+    state: str = ""
+
+
+def preview(clone: Clone, head: str, now: Instant, *, base: str | None = None, state: str = "",
+            reader: DesiredReader | None = None) -> Plan:  # fmt: skip
+    """The plan of `head`; with `base`, as compared with what `base` alone would give.
+
+    Problems of the head are findings of the plan; files that allow no decision give a plan that is not `decided`.
+    Raises InvalidInput when the base allows none, NotFound for an unknown revision or a missing state branch.
     """
-    current = clone.generation()
-    reader = DesiredReader(clone.git)
-    following = _decide(clone, reader, head, current, now)
-    decision, before = following.decision, current.allocation
-    if base is not None:
-        before = _decide(clone, reader, base, current, now).allocation
-        decision = replace(decision, changes=changes_between(before.jobs, decision.allocation.jobs))
-    return plan_of(
-        decision,
-        before.metrics,
-        following.inputs.desired,
-        state=current.commit,
-        generation=current.summary.generation,
-        digest=following.summary.inputs_digest,
-    )
+    return Preview(clone, reader or DesiredReader(clone.git), Asked(head=head, base=base or "", state=state)).plan(now)
 
 
-def _decide(clone: Clone, reader: DesiredReader, revision: str, current: Generation, now: Instant) -> NextGeneration:
-    read = reader.read(resolve(clone.git, revision), current)
-    errors = [d for d in read.diagnostics if d.is_error]
-    if errors or read.desired is None:
-        raise InvalidInput(read.diagnostics)
-    return next_generation(
-        Inputs(
-            desired=read.desired,
-            read=read.read,
-            frozen=read.frozen,
-            observed=current.observed,
-            previous=current,
-            now=now,
-            trigger="preview",
+class Preview:
+    """One change on one state, read once."""
+
+    def __init__(self, clone: Clone, reader: DesiredReader, asked: Asked, *, states: Path | None = None) -> None:
+        """`states`: a file that keeps the last state read. Raises NotFound for an unknown revision or no state."""
+        self._clone, self._reader = clone, reader
+        state = resolve(clone.git, asked.state) if asked.state else clone.state_tip()
+        self._current = known_generation(clone.git, state, states)
+        self._head_commit = resolve(clone.git, asked.head)
+        self._base_commit = resolve(clone.git, asked.base) if asked.base else ""
+        self._base = self._read(self._base_commit) if asked.base else None
+        self._head = self._read(self._head_commit)
+
+    def _read(self, commit: str) -> ReadDesired:
+        try:
+            return self._reader.read(commit, self._current)
+        except InvalidInput as err:
+            return ReadDesired(desired=None, diagnostics=err.diagnostics, frozen={}, read=())
+        except StoreError as err:
+            if err.code != "PathNotFound":
+                raise
+            return _without_folder(commit, err)
+
+    @property
+    def digest(self) -> str:
+        """What the preview stands on: both trees as read, the state commit, the decision version. Not the time."""
+        lines = [f"version {DECISION_VERSION}", f"state {self._current.commit}"]
+        for side, read in (("base", self._base), ("head", self._head)):
+            if read is not None:
+                lines += [f"{side} {path} {oid}" for path, oid in sorted(read.read)]
+                lines += [] if read.read else [f"{side} {d.code} {d.place.file}" for d in read.diagnostics]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    def plan(self, now: Instant) -> Plan:
+        """Decide both sides and compare."""
+        now = Instant(max(now, self._current.allocation.decided_at))
+        told = self._told()
+        if self._head.desired is None:
+            return refused_plan(self._basis(now, self._current.summary.cluster_id, ""), told)
+        before, without = self._without(now)
+        following = self._decide(self._head, now)
+        after = following.allocation
+        basis = self._basis(now, following.inputs.desired.cluster, following.summary.inputs_digest)
+        watched = self._watched((before, without), (self._head.desired, after))
+        sides = [
+            Side(desired=desired, allocation=found, starts=starts_of(desired, self._current, found, now, watched))
+            for desired, found in ((before, without), (following.inputs.desired, after))
+        ]
+        return plan_of(basis, sides[0], sides[1], following.inputs.observed, told)
+
+    def _without(self, now: Instant) -> tuple[Desired, Allocation]:
+        """What is desired and decided without the change."""
+        if self._base is not None:
+            if self._base.desired is None:
+                raise InvalidInput(self._base.diagnostics)
+            found = self._decide(self._base, now)
+            return found.inputs.desired, found.allocation
+        current = self._current
+        recorded = self._reader.recorded(current.commit, current.summary.desired_commit, current.frozen).desired
+        assert recorded is not None or self._head.desired is not None
+        return recorded or self._head.desired, current.allocation  # type: ignore[return-value]  # one of the two is there
+
+    def _decide(self, read: ReadDesired, now: Instant) -> NextGeneration:
+        assert read.desired is not None
+        return next_generation(
+            Inputs(
+                desired=read.desired,
+                read=read.read,
+                frozen=read.frozen,
+                observed=self._current.observed,
+                previous=self._current,
+                now=now,
+                trigger="preview",
+                verdicts=read.verdicts,
+            )
         )
+
+    def _basis(self, now: Instant, cluster: str, inputs: str) -> Basis:
+        return Basis(
+            cluster=cluster,
+            base=self._base_commit,
+            head=self._head_commit,
+            state=self._current.commit,
+            generation=self._current.summary.generation,
+            at=now,
+            state_at=self._current.summary.decided_at,
+            digest=self.digest,
+            decision_version=DECISION_VERSION,
+            package_version=__version__,
+            inputs_digest=inputs,
+        )
+
+    # --- what is said beside the decision ---
+
+    def _told(self) -> Told:
+        removed = removals(self._clone.git, self._head.desired, self._current.allocation) if self._head.desired else ()
+        files = self._files()
+        return Told(
+            diagnostics=self._diagnostics(self._head),
+            known=self._diagnostics(self._base) if self._base is not None else (),
+            files=files,
+            sources={**_sources(self._base, files), **_sources(self._head, files)},
+            removals=tuple(
+                Removal(gone=r.gone, of=r.of, what=r.what, limit=r.limit_ppm // 10_000,
+                        acknowledge=f"{ACKNOWLEDGE}: {r.gone}")
+                for r in removed
+            ),
+        )  # fmt: skip
+
+    def _diagnostics(self, read: ReadDesired) -> tuple[Diagnostic, ...]:
+        """Of the files, and of the policies that judge them."""
+        found = list(read.diagnostics)
+        if read.verdicts is not None:
+            found += read.verdicts.diagnostics(self._current.observed.provenance, proposal=True)
+        return sorted_by_place(found)
+
+    def _files(self) -> tuple[str, ...]:
+        """Paths that differ between base (or what was decided on last) and head, sorted."""
+        before = self._base
+        if before is None:
+            current = self._current
+            before = self._reader.recorded(current.commit, current.summary.desired_commit, current.frozen)
+        return tuple(sorted({path for path, _ in {*before.read} ^ {*self._head.read}}))
+
+    def _watched(self, *sides: tuple[Desired, Allocation]) -> frozenset[JobKey]:
+        """Waiting jobs whose start matters: those the change edits or brings, and the first in age of the rest."""
+        (before, one), (after, other) = sides
+        waiting = [r for r in other.jobs.values() if r.state in (JobState.PENDING, JobState.PROMISED)]
+        own = [r.job for r in waiting if before.jobs.get(r.job) != after.jobs.get(r.job)]
+        moved = [r.job for r in waiting if (was := one.jobs.get(r.job)) is not None and was.state is not r.state]
+        oldest = sorted(waiting, key=lambda r: (r.submitted, r.job))
+        return frozenset((*own[:_WATCHED], *moved[:_WATCHED], *(r.job for r in oldest[:_WATCHED])))
+
+
+def starts_of(
+    desired: Desired, current: Generation, allocation: Allocation, now: Instant, watched: frozenset[JobKey]
+) -> Starts:
+    """Forecast starts of the jobs that are watched, as far as they can be told."""
+    if not watched:
+        return {}
+    waiting = sum(record.state in (JobState.PENDING, JobState.HELD) for record in allocation.jobs.values())
+    instants = max(1, min(_INSTANTS, _LOOKS // max(1, waiting)))
+    found = forecast(desired, current.observed, replace(allocation, decided_at=now), now, watched, instants=instants)
+    return {key: one.at for key, one in found.items() if key in watched}
+
+
+def _sources(read: ReadDesired | None, edited: tuple[str, ...]) -> dict[JobKey, tuple[str, int]]:
+    """File and line of each job; the line of those that are edited alone, for it costs a look into the file."""
+    if read is None:
+        return {}
+    lines = frozenset(edited[:_LINES])
+    return {
+        key: (item.file, item.place("spec", of_key=True).line if item.file in lines else 0)
+        for key, item in read.items.items()
+    }
+
+
+def _without_folder(commit: str, err: StoreError) -> ReadDesired:
+    """A head without `cluster-state/` is wrong in the way a file is: said, with its place, and never read as empty."""
+    problem = Diagnostic(
+        "PathNotFound",
+        "There is no desired state",
+        f"{err.message}. A tree without it is never read as an empty one.",
+        Place("cluster-state"),
+        err.remedy or "Put the folder back.",
     )
+    return ReadDesired(desired=None, diagnostics=(problem,), frozen={}, read=((f"commit:{commit}", commit),))
+
+
+def stale(plan_digest: str, found: Iterable[str]) -> bool:
+    """Whether a digest, whole or its first characters as a footer shows them, is none of those found."""
+    asked = plan_digest.removeprefix("sha256:").rstrip("….").lower()
+    return len(asked) < 8 or not any(digest.startswith(asked) for digest in found)

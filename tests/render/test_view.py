@@ -11,7 +11,7 @@ from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import NodeCondition
 from reconciler.model.reasons import ReasonCode, reason
 from reconciler.model.units import SECOND, Instant, JobKey, NodeName
-from reconciler.render.explain import code_page, explanation_page
+from reconciler.render.explain import explanation_page, reason_code
 from reconciler.render.names import gpu_hours, gpus_of, one_line, places, share, span, when
 from reconciler.render.table import table
 from reconciler.render.view import (
@@ -135,11 +135,16 @@ def test_an_explanation_without_blockers_gives_the_recorded_reason() -> None:
 
 
 def test_a_code_is_explained_in_any_case_and_an_unknown_one_lists_all() -> None:
-    assert code_page("nodomainfits").startswith("NoDomainFits\n  needs {need} GPUs")
+    code, means = reason_code("nodomainfits")
+    assert code is ReasonCode.NO_DOMAIN_FITS
+    assert means.startswith("needs {need} GPUs")
     with pytest.raises(NotFound) as caught:
-        code_page("Nope")
+        reason_code("Zzzz")
     assert caught.value.code == "UnknownCode"
     assert all(code in caught.value.remedy for code in ReasonCode)
+    with pytest.raises(NotFound) as caught:
+        reason_code("Runing")
+    assert caught.value.remedy == "did you mean Running?"
 
 
 def test_nodes_show_each_gpu() -> None:
@@ -207,3 +212,22 @@ def test_places_fold_whole_nodes_and_name_the_gpus_of_parts() -> None:
     assert places(whole, DESIRED.inventory) == "r01 gpu-[001-002] r02 gpu-003:0-1+4,gpu-004:7"
     gone = replace(DESIRED.inventory, nodes=DESIRED.inventory.nodes[1:])
     assert places(whole, gone).startswith("? gpu-001:0-7 r01 gpu-002")
+
+
+def test_where_even_that_is_too_wide_the_widest_columns_are_folded() -> None:
+    rows = [["nlp/pretrain", "Running", "r03 gpu-[009-012] r04 gpu-[013-016] r05 gpu-[017-020]", "12s", "a reason"]]
+    told = table(["JOB", "STATE", "WHERE", "SINCE", "WHY"], rows, width=60, right="SINCE")
+    assert told.splitlines() == [
+        "JOB           STATE    WHERE                           SINCE",
+        "nlp/pretrain  Running  r03 gpu-[009-012] r04             12s",
+        "                       gpu-[013-016] r05",
+        "                       gpu-[017-020]",
+        "    a reason",
+    ]
+
+
+def test_jobs_whose_queue_is_gone_are_counted_in_a_line_of_their_own() -> None:
+    left = {name: queue for name, queue in DESIRED.quotas.queues.items() if name != "vision"}
+    desired = replace(DESIRED, quotas=replace(DESIRED.quotas, queues=left))
+    lines = queue_table(desired, AFTER.jobs, 80).splitlines()
+    assert lines[-1].split() == ["(orphaned)", "-", "4", "-", "-", "-"]

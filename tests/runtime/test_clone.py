@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.errors import InvalidInput, NotFound
-from reconciler.model.decision import Action
-from reconciler.model.units import SECOND, Instant
+from reconciler.errors import ExitStatus, NotFound
+from reconciler.model.units import SECOND, Instant, JobKey
+from reconciler.render.names import places
+from reconciler.render.plan import Step
+from reconciler.render.plan.forms import exit_status
 from reconciler.runtime.clone import open_clone
 from reconciler.runtime.preview import preview
 from tests.runtime.lab import Lab, job_file, job_text, jobs
@@ -97,11 +99,13 @@ def test_a_preview_is_the_decision_that_is_then_made(lab: Lab) -> None:
 
     plan = preview(open_clone(folder), head, Instant(lab.clock.now() + SECOND))
 
-    assert [(row.action, row.job, row.where) for row in plan.rows] == [(Action.PLACE, "nlp/sft", "r01 gpu-[001-002]")]
-    assert plan.generation == lab.numbers()[-1]
+    assert [(row.step, row.job, row.where) for row in plan.rows] == [(Step.PLACE, "nlp/sft", "r01 gpu-[001-002]")]
+    assert plan.basis.generation == lab.numbers()[-1]
     committed = desk.round().committed
     assert committed is not None
-    assert committed.summary.inputs_digest == plan.digest  # same inputs, same second: the very decision
+    record = committed.allocation.jobs[JobKey("nlp/sft")]
+    assert record.placement is not None
+    assert plan.rows[0].where == places(record.placement, committed.inputs.desired.inventory)
 
 
 def test_with_a_base_only_what_the_head_adds_is_shown(lab: Lab) -> None:
@@ -116,15 +120,15 @@ def test_with_a_base_only_what_the_head_adds_is_shown(lab: Lab) -> None:
     added = preview(clone, head, lab.clock.now(), base=base)
     assert [row.job for row in both.rows] == ["nlp/sft", "nlp/zeta"]
     assert [row.job for row in added.rows] == ["nlp/zeta"]
-    assert (added.before.held, added.after.held) == (16, 24)
+    assert (added.before.busy, added.after.busy) == (16, 24)
 
 
 def test_a_preview_of_a_wrong_file_names_every_problem(lab: Lab) -> None:
     lab.begin()
     head = lab.desire({job_file("sft"): job_text("sft").replace("gpus: 8", "gpus: many"), job_file("b"): "x: [\n"})
-    with pytest.raises(InvalidInput) as caught:
-        preview(open_clone(lab.remote.path), head, lab.clock.now())
-    assert {d.place.file for d in caught.value.diagnostics} == {job_file("sft"), job_file("b")}
+    plan = preview(open_clone(lab.remote.path), head, lab.clock.now())
+    assert {found.file for found in plan.errors} == {job_file("sft"), job_file("b")}
+    assert exit_status(plan) is ExitStatus.INVALID
 
 
 def test_an_unknown_revision(lab: Lab) -> None:
