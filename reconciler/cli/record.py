@@ -1,88 +1,318 @@
-"""`history` and `replay`: the auditor's first two questions."""
+"""`history`, `usage`, `replay`, `gc`: what the record says of the past."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from dataclasses import fields
+from itertools import islice
 from pathlib import Path
 
 import click
 
 from reconciler.cli.root import fetch_option, output_option
-from reconciler.cli.show import opened, print_json, width
-from reconciler.documents.quantities import print_instant
-from reconciler.documents.record import SUMMARY, job_path
-from reconciler.errors import AuditFailed, NotFound
-from reconciler.model.units import JobKey
-from reconciler.render.table import table
-from reconciler.runtime.replay import Replayed
+from reconciler.cli.show import now, opened, print_json, width
+from reconciler.cli.times import moment, progress
+from reconciler.errors import AuditFailed, NotFound, UsageError
+from reconciler.model.units import Instant
+from reconciler.render.history import (
+    HISTORY_COLUMNS,
+    HOLDING_COLUMNS,
+    Row,
+    as_csv,
+    history_header,
+    history_line,
+    holdings_table,
+    instant_cell,
+    mask_cell,
+    shown_row,
+)
+from reconciler.render.usage import (
+    CSV_COLUMNS,
+    UsageRow,
+    UsageTotal,
+    usage_csv_cells,
+    usage_row_tree,
+    usage_table,
+    usage_total_tree,
+)
+from reconciler.runtime.audit.glance import masks
+from reconciler.runtime.audit.history import Entry, Holding, Question, answers, asked_by, by_path, explained, holders_at
+from reconciler.runtime.audit.index import indexed
+from reconciler.runtime.audit.usage import GROUPS, PERIODS, Hours, Used, labelled, scenes
+from reconciler.runtime.audit.usage import usage as usage_of
+from reconciler.runtime.clone import Clone
+from reconciler.runtime.replay import Replayed, replay_part
 from reconciler.runtime.replay import replay as replay_all
-from reconciler.store.history import first_parent_log
+from reconciler.store.walk import pack, write_commit_graph
+
+_ALL = 10**12
+record_output = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    help="How to print; JSON is versioned.",
+)
 
 
 @click.command()
-@click.argument("job", required=False)
-@click.option("-n", "--limit", type=int, default=30, help="At most this many generations (0: all).")
-@output_option
+@click.argument("job", required=False, default="")
+@click.option("--node", default="", help="Who held this node; with --at, who held each of its GPUs then.")
+@click.option("--gpu", type=int, default=-1, help="Only this GPU index of --node.")
+@click.option("--queue", default="", help="Only jobs of this queue.")
+@click.option("--user", default="", help="Only jobs this person asked for (address, or what is before its @).")
+@click.option("--pr", default="", help="Only what came by this pull request.")
+@click.option("--at", default=None, help='Who held what at this time, such as "2026-11-28T09:00Z".')
+@click.option("--since", default=None, help="From this time on.")
+@click.option("--until", default=None, help="Up to this time.")
+@click.option("-n", "--limit", type=int, default=30, help="At most this many lines (0: all).")
+@record_output
 @fetch_option
 @click.pass_obj
-def history(repo: Path, job: str | None, limit: int, output: str, *, fetch: bool) -> None:
-    """Decisions, newest first; with JOB (queue/name) only those that changed it."""
+def history(
+    repo: Path, job: str, node: str, gpu: int, queue: str, user: str, pr: str, at: str | None, since: str | None,
+    until: str | None, limit: int, output: str, *, fetch: bool,
+) -> None:  # fmt: skip
+    """What was decided, newest first: of JOB (queue/name), or of all; narrowed by node, GPU, queue, person or time."""
     clone = opened(repo, fetch=fetch)
-    path = job_path(JobKey(job)) if job else SUMMARY
-    log = list(first_parent_log(clone.git, clone.state_tip(), paths=(path,), limit=limit or None))
-    if job and not log:
-        raise NotFound(f"no generation ever mentioned {job}", code="UnknownJob", remedy="jobs are named queue/name")
-    rows = [
-        (dict(meta.trailers).get("Generation", "?"), meta.committed_at, meta.id, meta.subject, _line(meta.message, job))
-        for meta in log
-    ]
-    if output in {"json", "yaml"}:
-        keys = ("generation", "at", "commit", "subject", "told")
-        told = [dict(zip(keys, (r[0], print_instant(r[1]), r[2], r[3], r[4]), strict=True)) for r in rows]
-        print_json("History", {"job": job, "generations": told})
+    if gpu >= 0 and not node:
+        raise UsageError("--gpu needs --node", code="GpuOfNoNode")
+    question = Question(
+        job=job, node=node, gpu=gpu, queue=queue, person=user, request=pr.removeprefix("#"),
+        since=moment(since, now()) if since else None, until=moment(until, now()) if until else None,
+    )  # fmt: skip
+    if at is not None:
+        _print_holders(clone, moment(at, now()), question, output)
         return
-    cells = [[f"#{r[0]}", print_instant(r[1]), r[2][:7], r[4] or r[3]] for r in rows]
-    click.echo(table(["#", "WHEN", "COMMIT", "WHAT"], cells, width=width()))
+    alone = question == Question(job=job, since=question.since)
+    rows = (
+        _row(e)
+        for e in islice(_by_path(clone, question) if job and alone else _indexed(clone, question, limit), limit or _ALL)
+    )
+    _print_history(rows, question, output)
 
 
-def _line(message: str, job: str | None) -> str:
-    """The job's own line of a commit message, blanks folded."""
-    if job is None:
-        return ""
-    for line in message.splitlines():
-        words = line.split()
-        if len(words) > 1 and words[1] == job:
-            return " ".join(words)
-    return ""
+def _by_path(clone: Clone, question: Question) -> Iterator[Entry]:
+    tip = clone.state_tip()
+    found = asked_by(clone.git, by_path(clone.git, tip, question.job, since=question.since), question.job)
+    first = next(found, None)
+    if first is None:
+        raise NotFound(
+            f"no generation ever mentioned {question.job}", code="UnknownJob", remedy="jobs are named queue/name"
+        )
+    yield first
+    yield from found
+
+
+def _indexed(clone: Clone, question: Question, limit: int) -> Iterator[Entry]:
+    tip = clone.state_tip()
+    with progress("reading the record") as told:
+        index = indexed(clone.git, tip, told)
+    found = answers(index, question)
+    while chunk := list(islice(found, min(limit or 500, 500))):
+        yield from explained(clone.git, chunk)
+
+
+def _print_history(rows: Iterator[Row], question: Question, output: str) -> None:
+    asked = {
+        f.name: getattr(question, f.name) for f in fields(question) if getattr(question, f.name) not in {"", -1, None}
+    }
+    asked |= {name: instant_cell(asked[name]) for name in ("since", "until") if name in asked}
+    if output == "json":
+        print_json("History", {"asked": asked, "generations": [shown_row(row) for row in rows]})
+    elif output == "csv":
+        for line in as_csv(HISTORY_COLUMNS, rows):
+            click.echo(line)
+    else:
+        first = next(rows, None)
+        if first is None:
+            raise NotFound("nothing in the record answers that", code="NothingFound")
+        click.echo(history_header(width()))
+        click.echo(history_line(first))
+        for row in rows:
+            click.echo(history_line(row))
+
+
+def _row(entry: Entry) -> Row:
+    return {
+        "generation": entry.generation, "at": instant_cell(entry.at), "commit": entry.commit, "job": entry.job,
+        "queue": entry.queue, "attempt": entry.attempt, "action": entry.action, "state": entry.state, "gpus": entry.gpus,
+        "place": " ".join(f"{node}:{mask_cell(mask)}" for node, mask in masks(entry.place).items()), "cause": entry.cause,
+        "reason": entry.code, "why": entry.why, "preemptor": entry.preemptor, "person": entry.person,
+        "pullRequest": entry.request, "desiredCommit": entry.desired, "_at": entry.at,
+    }  # fmt: skip
+
+
+def _print_holders(clone: Clone, at: Instant, question: Question, output: str) -> None:
+    tip = clone.state_tip()
+    with progress("reading the record") as told:
+        index = indexed(clone.git, tip, told)
+    found = holders_at(index, at, node=question.node, gpu=question.gpu, queue=question.queue)
+    found = [one for one in found if not question.job or one.job == question.job]
+    reasons = explained(clone.git, [one.given for one in found])
+    rows = [_holding(one, given) for one, given in zip(found, reasons, strict=True)]
+    position = index.position_at(at)
+    if position < 0:
+        raise NotFound("the record begins later than that", code="BeforeTheRecord")
+    if output == "json":
+        in_force = {"generation": index.commits["generation"][position], "commit": index.ids[position]}
+        print_json(
+            "Holders", {"at": instant_cell(at), "inForce": in_force, "holders": [shown_row(row) for row in rows]}
+        )
+    elif output == "csv":
+        click.echo("\n".join(as_csv(HOLDING_COLUMNS, rows)))
+    else:
+        click.echo(
+            f"{instant_cell(at)}: generation {index.commits['generation'][position]} ({index.ids[position][:7]}) was in force"
+        )
+        click.echo(holdings_table(rows, width()) if rows else "Nobody held a GPU there.")
+
+
+def _holding(one: Holding, given: Entry) -> Row:
+    return {
+        "node": one.node, "gpus": mask_cell(one.mask), "job": one.job, "queue": one.queue, "attempt": one.attempt,
+        "state": one.state, "generation": given.generation, "at": instant_cell(given.at), "commit": given.commit,
+        "action": given.action, "person": given.person, "pullRequest": given.request, "why": given.why, "_at": given.at,
+    }  # fmt: skip
 
 
 @click.command()
-@click.argument("generation", required=False, type=int)
+@click.option("--by", default="queue", help=f"{', '.join(GROUPS)}, or label:NAME.")
+@click.option("--period", type=click.Choice(PERIODS), default="all", help="A table for each of these (UTC).")
+@click.option("--since", default=None, help="From this time on (the record's beginning).")
+@click.option("--until", default=None, help="Up to this time (the newest generation).")
+@click.option("-o", "--output", type=click.Choice(["table", "json", "csv", "markdown"]), default="table")
+@fetch_option
+@click.pass_obj
+def usage(repo: Path, by: str, period: str, since: str | None, until: str | None, output: str, *, fetch: bool) -> None:
+    """GPU-hours by queue, user, type, job or label, against quota; they add up to capacity times time."""
+    label = by.removeprefix("label:") if by.startswith("label:") else ""
+    if not label and by not in GROUPS:
+        raise UsageError(
+            f"usage cannot be grouped by {by!r}", code="UnknownGroup", remedy=f"one of {', '.join(GROUPS)}, label:NAME"
+        )
+    clone = opened(repo, fetch=fetch)
+    tip = clone.state_tip()
+    with progress("reading the record") as told:
+        index = indexed(clone.git, tip, told)
+    found = usage_of(
+        index, scenes(clone.git, index), by=by, period=period,
+        since=moment(since, now()) if since else None, until=moment(until, now()) if until else None,
+        key_of=labelled(clone.git, index, label) if label else None,
+    )  # fmt: skip
+    rows, totals = _usage_values(found)
+    if output == "json":
+        print_json(
+            "Usage",
+            {"by": by, "rows": [usage_row_tree(r) for r in rows], "totals": [usage_total_tree(t) for t in totals]},
+        )
+    elif output == "csv":
+        click.echo("\n".join(as_csv(CSV_COLUMNS, map(usage_csv_cells, rows))))
+    else:
+        click.echo(usage_table(by.removeprefix("label:"), rows, totals, width(), markdown=output == "markdown"))
+
+
+def _usage_values(found: Used) -> tuple[list[UsageRow], list[UsageTotal]]:
+    def columns(hours: Hours) -> tuple[int, ...]:
+        return tuple(getattr(hours, one.name) for one in fields(hours))
+
+    rows = [
+        UsageRow(
+            period=r.period,
+            key=r.key,
+            gpu_type=r.gpu_type,
+            hours=columns(r.hours),
+            guaranteed=r.guaranteed,
+            ceiling=r.ceiling,
+        )
+        for r in found.rows
+    ]
+    totals = [
+        UsageTotal(
+            period=t.period, until=t.until, capacity=t.capacity, hours=columns(t.hours), idle=t.idle,
+            unavailable=t.unavailable, undeclared=t.undeclared,
+        )
+        for t in found.totals
+    ]  # fmt: skip
+    return rows, totals
+
+
+@click.command()
+@click.option(
+    "--pack/--no-pack", "packing", default=True, help="Also repack all objects (default); slow the first time."
+)
+@click.pass_obj
+def gc(repo: Path, *, packing: bool) -> None:
+    """Make a clone's history quick to walk: one pack, and a commit-graph with changed-path filters."""
+    clone = opened(repo, fetch=False)
+    if packing:
+        pack(clone.git)
+    write_commit_graph(clone.git)
+    click.echo(
+        "packed, and a commit-graph with changed-path filters written"
+        if packing
+        else "a commit-graph with changed-path filters written"
+    )
+
+
+@click.command()
+@click.argument("which", required=False, default="")
 @click.option("--all", "everything", is_flag=True, help="Every generation, newest first.")
+@click.option("--job", default="", help="Also show what the decision came to for this job.")
 @output_option
 @fetch_option
 @click.pass_obj
-def replay(repo: Path, generation: int | None, output: str, *, everything: bool, fetch: bool) -> None:
-    """Recompute decisions from their commits and compare every byte. Exit 5 when one differs."""
+def replay(repo: Path, which: str, job: str, output: str, *, everything: bool, fetch: bool) -> None:
+    """Recompute decisions from their commits and compare every byte: the newest, WHICH (417, or 400..417), or --all.
+
+    Exit 5 when one differs. One of another decision version is not recomputed here; the command that does is printed.
+    """
     clone = opened(repo, fetch=fetch)
+    tip = clone.state_tip()
+    first, last = _range(which)
+    if which:
+        results = replay_part(clone.git, tip, first, last)
+    else:
+        results = replay_all(clone.git, tip) if everything else islice(replay_all(clone.git, tip), 1)
     done: list[Replayed] = []
-    for result in replay_all(clone.git, clone.state_tip()):
-        if generation is not None and result.generation != generation:
-            continue
+    for result in results:
         done.append(result)
-        if output == "table" and not result.identical:
+        if output in {"table", "wide"} and not result.identical:
             click.echo(_verdict(result))
-        if generation is None and not everything:
-            break
-    if generation is not None and not done:
-        raise NotFound(f"there is no generation {generation}", code="UnknownGeneration")
+    if which and not done:
+        raise NotFound(f"there is no generation {which} with inputs to replay", code="UnknownGeneration")
+    if job and output in {"table", "wide"}:
+        for result in done:
+            content = next((e for e in explained(clone.git, [_asked(result, job)])), None)
+            click.echo(f"#{result.generation} {job}: {content.why if content else '?'}")
     _conclude(done, output)
 
 
+def _asked(result: Replayed, job: str) -> Entry:
+    return Entry(
+        generation=result.generation, at=Instant(0), commit=result.commit, job=job, action="", state="", gpus=0
+    )
+
+
+def _range(text: str) -> tuple[int, int]:
+    first, dots, last = text.replace("#", "").partition("..")
+    if text and not ((first.isdecimal() and (not dots or not last or last.isdecimal())) and len(text) < 40):
+        raise UsageError(f"{text!r} names no generations", code="BadRange", remedy="such as 417, 400..417 or 400..")
+    return (int(first), int(last) if last else 10**15 if dots else int(first)) if text else (0, 0)
+
+
 def _verdict(result: Replayed) -> str:
+    name = f"#{result.generation} {result.commit[:7]}"
     if result.other_version:
-        return f"#{result.generation} {result.commit[:7]}  other decision version, not judged"
+        return f"{name}  other version, not made again here: {other_version_command(result)}"
     told = result.why or "differs in " + ", ".join(result.differs[:5])
-    return f"#{result.generation} {result.commit[:7]}  {told}"
+    return "\n".join([f"{name}  {told}", *(f"    {line}" for line in result.fields)])
+
+
+def other_version_command(result: Replayed) -> str:
+    """The command that makes a decision of another version again."""
+    return f"pipx run --spec gangops=={result.package} gangops replay {result.generation}"
 
 
 def _conclude(done: list[Replayed], output: str) -> None:
@@ -90,16 +320,15 @@ def _conclude(done: list[Replayed], output: str) -> None:
     if output in {"json", "yaml"}:
         rows = [
             {
-                "generation": r.generation,
-                "commit": r.commit,
-                "identical": r.identical,
-                "otherVersion": r.other_version,
-                "differs": list(r.differs),
-                "why": r.why,
+                "generation": r.generation, "commit": r.commit, "identical": r.identical, "otherVersion": r.other_version,
+                "replayWith": other_version_command(r) if r.other_version else "", "differs": list(r.differs),
+                "fields": list(r.fields), "why": r.why,
             }
             for r in done
-        ]
+        ]  # fmt: skip
         print_json("Replay", {"generations": rows})
+    elif output == "name":
+        click.echo("\n".join(json.dumps(r.generation) for r in done))
     elif not wrong:
         skipped = sum(r.other_version for r in done)
         note = f"; {skipped} of another decision version were not judged" if skipped else ""
@@ -107,8 +336,7 @@ def _conclude(done: list[Replayed], output: str) -> None:
     if wrong:
         first = min(wrong, key=lambda r: r.generation)
         raise AuditFailed(
-            f"{len(wrong)} of {len(done)} decisions do not follow from their inputs; "
-            f"the first is generation {first.generation}",
+            f"{len(wrong)} of {len(done)} decisions do not follow from their inputs; the first is generation {first.generation}",
             generation=first.generation,
             remedy=f"git show {first.commit[:12]}",
         )

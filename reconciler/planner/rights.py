@@ -301,7 +301,17 @@ class Claim:
 
     def most(self) -> int:
         """GPUs that may be taken at the very most, as far as each queue below the common one can give them up."""
-        return sum(c.gpus for c in self.greedy(self.able))
+        by_leaf: dict[int, int] = {}
+        for one in self.able:
+            by_leaf[one.leaf] = by_leaf.get(one.leaf, 0) + one.gpus
+        left, found = dict(self.caps), 0
+        for leaf, gpus in by_leaf.items():
+            side = () if leaf == self._path[0] else self._side(leaf)[1]
+            part = max(0, min([gpus, *(left[number] for number in side)]))
+            for number in side:
+                left[number] -= part
+            found += part
+        return found
 
     def sides(self, candidate: Candidate) -> tuple[int, int]:
         """The two queues below the common one: the job's and the victim's."""

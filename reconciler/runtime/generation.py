@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from reconciler import __version__
+from reconciler.documents.layout import path_of
 from reconciler.documents.orders import Orders, orders_files, orders_of, read_orders
 from reconciler.documents.record import (
     FROZEN,
     NODES,
     OBSERVED_JOBS,
     OBSERVED_NODES,
+    OBSERVED_PROVENANCE,
     SUMMARY,
     Changes,
     Files,
@@ -31,12 +33,14 @@ from reconciler.documents.record import (
 )
 from reconciler.errors import BrokenInvariant, StoreError
 from reconciler.model.allocation import Allocation, empty_allocation
-from reconciler.model.decision import DECISION_VERSION, Decision
+from reconciler.model.decision import DECISION_VERSION, Decision, Judge
 from reconciler.model.desired import Desired
-from reconciler.model.observed import Observed
-from reconciler.model.units import CommitId, Instant, NodeName
+from reconciler.model.observed import Observed, Provenance
+from reconciler.model.units import CommitId, Instant, JobKey, NodeName
 from reconciler.planner.decide import decide
 from reconciler.planner.verify import violations
+from reconciler.policy.plan import judge_of
+from reconciler.policy.verdicts import Verdicts
 from reconciler.store.objects import blobs
 from reconciler.store.runner import Git
 from reconciler.store.trees import REGULAR, tree_entries
@@ -66,7 +70,7 @@ class Generation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
     """All that a decision reads. `read` are the paths and blob ids of the desired tree; `frozen` the last valid
-    bytes of each file that is invalid now."""
+    bytes of each file that is invalid now. `verdicts` are the tree's policies; None: it has none."""
 
     desired: Desired
     read: tuple[tuple[str, str], ...]
@@ -76,6 +80,7 @@ class Inputs:
     now: Instant
     trigger: str
     package_version: str = __version__
+    verdicts: Verdicts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +132,7 @@ def read_generation(git: Git, commit: str) -> Generation:
 
 def generation_of(commit: str, files: Files) -> Generation:
     """The generation whose state tree holds these files. Raises StoreError (PathNotFound, BadRecord)."""
-    seen = {p: c for p, c in files.items() if p.startswith((OBSERVED_NODES, OBSERVED_JOBS))}
+    seen = {p: c for p, c in files.items() if p.startswith((OBSERVED_NODES, OBSERVED_JOBS, OBSERVED_PROVENANCE))}
     nodes = {p: c for p, c in files.items() if p.startswith(NODES)}
     summary = read_summary(files)
     return Generation(
@@ -147,9 +152,14 @@ def next_generation(inputs: Inputs) -> NextGeneration:
 
     Raises BrokenInvariant when the independent judge refuses the decision: nothing of it may be committed.
     """
-    # 1. Decide, and have it judged by code that did not make it.
+    # 1. Let the policies speak; decide, and have it judged by code that did not make it.
     previous = inputs.previous.allocation
-    decision = decide(inputs.desired, inputs.observed, previous, inputs.now)
+    judge: Judge | None = None
+    if (verdicts := inputs.verdicts) is not None:
+        held = verdicts.holds(_standing(inputs))
+        inputs = replace(inputs, desired=replace(inputs.desired, policy=held))
+        judge = judge_of(verdicts.over_plans, inputs.desired, previous)
+    decision = decide(inputs.desired, inputs.observed, previous, inputs.now, judge)
     found = violations(inputs.desired, inputs.observed, previous, decision.allocation)
     inventory = inputs.desired.inventory
     all_seen = observed_files(inputs.observed, inventory, inputs.previous.observed, inputs.previous.observed_files)
@@ -190,6 +200,7 @@ def next_generation(inputs: Inputs) -> NextGeneration:
         metrics=allocation.metrics,
         usage=allocation.usage,
         usage_as_of=allocation.usage_as_of,
+        moved=allocation.moved,
     )
     changes[SUMMARY] = summary_bytes(summary)
     return NextGeneration(
@@ -235,6 +246,16 @@ def inputs_digest(inputs: Inputs, seen: Files) -> str:
     lines += [f"observed {path} {_blob_id(content)}" for path, content in sorted(seen.items())]
     lines += [f"previous {inputs.previous.commit}", f"now {_not_before(inputs)}", f"version {DECISION_VERSION}"]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _standing(inputs: Inputs) -> dict[JobKey, Provenance]:
+    """The provenance that speaks of the files as they are: what is only proposed does not ride on older approvals."""
+    files, frozen = dict(inputs.read), inputs.desired.frozen
+    return {
+        key: brought
+        for key, brought in inputs.observed.provenance.items()
+        if key in frozen or brought.file == files.get(path_of(key))
+    }
 
 
 def _not_before(inputs: Inputs) -> Instant:

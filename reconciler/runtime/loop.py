@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from reconciler.errors import Fenced, GangOpsError, StoreError, Unreachable
 from reconciler.model.decision import Action
 from reconciler.model.desired import Desired
-from reconciler.model.observed import NodeObservation, Observed
-from reconciler.model.units import SECOND, GpuSeconds, Instant, Nanoseconds, NodeName
+from reconciler.model.observed import NodeObservation, Observed, Provenance
+from reconciler.model.units import SECOND, CommitId, GpuSeconds, Instant, JobKey, Nanoseconds, NodeName
 from reconciler.ports import Clock, Committed, Engine
 from reconciler.render.story import body, subject
 from reconciler.runtime.generation import Generation, Inputs, NextGeneration, next_generation, read_generation, trailers
 from reconciler.runtime.proofs import Proofs
+from reconciler.runtime.provenance import provenance_after
 from reconciler.runtime.reading import DesiredReader, ReadDesired
 from reconciler.runtime.status_server import LoopMetrics
 from reconciler.runtime.wanted import Wanted, wanted
@@ -34,12 +35,14 @@ _RACES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What the reconciler says of itself. `stalled` needs a person; `since` is when this reason began."""
+    """What the reconciler says of itself. `stalled` needs a person, `remedy` tells them what to do; `since` is when
+    this reason began."""
 
     ready: bool
     stalled: bool = False
     reason: str = "Applied"
     message: str = ""
+    remedy: str = ""
     since: Instant = Instant(0)
 
 
@@ -85,6 +88,7 @@ class Reconciler:
         self._away: StoreError | None = None
         self._fetch_again_at = Nanoseconds(0)
         self._woken = False
+        self._brought: tuple[tuple[ReadDesired, CommitId], Mapping[JobKey, Provenance]] | None = None
         self.metrics = LoopMetrics()
         self.condition = Condition(ready=False, reason="Starting", since=clock.now())
         self.last: Round | None = None
@@ -118,7 +122,7 @@ class Reconciler:
             # 3. What is seen? The engine starts from the committed observation.
             self._start_engine(want.desired, current)
             now = Instant(max(self._clock.now(), current.allocation.decided_at))
-            observed = self._engine.observe(want.desired, now)
+            observed = replace(self._engine.observe(want.desired, now), provenance=self._provenance(want, current))
             # 4. Decide; the judge inside refuses what must never be committed.
             inputs = Inputs(
                 desired=want.desired,
@@ -128,6 +132,7 @@ class Reconciler:
                 previous=current,
                 now=now,
                 trigger=_trigger(current, want.desired),
+                verdicts=want.read.verdicts,
             )
             following = next_generation(inputs)
             if not self._worth_a_commit(following, current, want.desired, now):
@@ -203,6 +208,17 @@ class Reconciler:
         self._engine_started = True
         self._apply(current)
 
+    def _provenance(self, want: Wanted, current: Generation) -> Mapping[JobKey, Provenance]:
+        """Who brought the jobs, from the record and for what is new from git. People are those of the tree before."""
+        asked = (want.read, current.commit)
+        if self._brought is None or self._brought[0][0] is not asked[0] or self._brought[0][1] != asked[1]:
+            git, decided = self._mirror.git, current.summary.desired_commit
+            known, base = current.observed.provenance, None
+            if want.desired.commit != decided:
+                base = self._reader.recorded(current.commit, decided, current.frozen)
+            self._brought = asked, provenance_after(git, known, want.read, base, decided)
+        return self._brought[1]
+
     def _worth_a_commit(self, following: NextGeneration, current: Generation, desired: Desired, now: Instant) -> bool:
         """A decision that changes something, at once. Nodes that came, went or changed, once a cycle; receipts and
         checkpoint times alone, once `observed.coalesce`."""
@@ -276,19 +292,14 @@ class Reconciler:
         before = self.condition
         same = (before.ready, before.stalled, before.reason) == (condition.ready, condition.stalled, condition.reason)
         since = before.since if same else self._clock.now()
-        self.condition = Condition(
-            ready=condition.ready,
-            stalled=condition.stalled,
-            reason=condition.reason,
-            message=condition.message,
-            since=since,
-        )
+        self.condition = replace(condition, since=since)
         if not same:
-            level = {
+            told = {
                 "reason": condition.reason,
                 "message": condition.message.splitlines()[0] if condition.message else "",
+                "remedy": condition.remedy,
             }
-            self._report("ready" if condition.ready else "stalled" if condition.stalled else "degraded", level)
+            self._report("ready" if condition.ready else "stalled" if condition.stalled else "degraded", told)
 
     # -- for ever
 
@@ -336,7 +347,7 @@ def _apart_from_receipts(observed: Observed) -> dict[NodeName, NodeObservation]:
 def _condition_of(err: GangOpsError) -> Condition:
     """What heals by itself is no stall."""
     stalled = not isinstance(err, Unreachable | Fenced)
-    return Condition(ready=False, stalled=stalled, reason=err.code, message=err.message)
+    return Condition(ready=False, stalled=stalled, reason=err.code, message=err.message, remedy=err.remedy)
 
 
 def _trigger(current: Generation, desired: Desired) -> str:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from reconciler.documents.cache import ParseCache, restored
-from reconciler.documents.desired import SourceFile, load_desired
+from reconciler.documents.check import Item
+from reconciler.documents.desired import LoadedDesired, SourceFile, load_desired
+from reconciler.documents.layout import key_of
+from reconciler.documents.lint import Documents
 from reconciler.errors import Diagnostic, sorted_by_place
 from reconciler.model.desired import Desired
-from reconciler.model.units import CommitId
+from reconciler.model.units import CommitId, JobKey
+from reconciler.policy.rules import lint_policies
+from reconciler.policy.verdicts import Memory, Verdicts
 from reconciler.runtime.generation import Generation
 from reconciler.store.objects import file_at, subtree
 from reconciler.store.runner import Git
@@ -25,12 +30,18 @@ NOTHING: Mapping[str, bytes] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadDesired:
-    """`desired` is None when no valid form of the cluster's own files exists. `read`: paths and blob ids."""
+    """`desired` is None when no valid form of the cluster's own files exists. `read`: paths and blob ids.
+
+    `verdicts`: what the tree's policies say; None when it has none. `documents` are the cluster's own, `items` its jobs'.
+    """
 
     desired: Desired | None
     diagnostics: tuple[Diagnostic, ...]
     frozen: Mapping[str, bytes]
     read: tuple[tuple[str, str], ...]
+    verdicts: Verdicts | None = None
+    documents: Documents | None = None
+    items: Mapping[JobKey, Item] = field(default_factory=dict)
 
     @property
     def sound(self) -> bool:
@@ -46,6 +57,7 @@ class DesiredReader:
         self._git = git
         self._file = cache
         self._cache = ParseCache()
+        self._memory = Memory()
         if cache is not None:
             with contextlib.suppress(OSError):
                 self._cache = restored(cache.read_bytes())
@@ -96,18 +108,39 @@ class DesiredReader:
         refused = {d.place.file.removeprefix(prefix): d for d in contents.diagnostics if d.is_error}
         files = [_source(entry, prefix, contents.blobs, refused) for entry in contents.entries]
         loaded = load_desired(files, named, frozen=frozen, last_valid=last_valid, cache=self._cache)
+        verdicts = _verdicts(loaded, self._memory)
+        policies = loaded.cluster.documents.of("Policy") if loaded.cluster is not None else ()
         told = [d for d in loaded.diagnostics if d.place.file not in refused]
+        told += lint_policies(policies)
         return ReadDesired(
-            desired=loaded.desired,
+            desired=_with_codes(loaded.desired, refused),
             diagnostics=sorted_by_place([*told, *contents.diagnostics]),
             frozen=loaded.frozen,
             read=tuple((entry.path.removeprefix(prefix), entry.oid) for entry in contents.entries),
+            verdicts=verdicts,
+            documents=loaded.cluster.documents if loaded.cluster is not None else None,
+            items=loaded.items,
         )
 
 
 def _read(git: Git, commit: str, prefix: str) -> TreeContents:
     paths = (f"{prefix}{CLUSTER_PATH}", f"{prefix}{POLICY_PATH}")
     return read_tree(git, commit, paths, optional=(paths[1],))
+
+
+def _with_codes(desired: Desired | None, refused: Mapping[str, Diagnostic]) -> Desired | None:
+    """Files that were refused unread are invalid for that reason, not for being empty."""
+    codes = {key_of(path): found.code for path, found in refused.items()}
+    if desired is None or not codes:
+        return desired
+    return replace(desired, invalid={key: codes.get(key, code) for key, code in desired.invalid.items()})
+
+
+def _verdicts(loaded: LoadedDesired, memory: Memory) -> Verdicts | None:
+    """The policies over what was loaded; None when there are none, or nothing to judge."""
+    if loaded.desired is None or loaded.cluster is None or not loaded.cluster.documents.of("Policy"):
+        return None
+    return Verdicts(loaded.cluster, loaded.items, loaded.desired.jobs, memory)
 
 
 def _source(entry: TreeEntry, prefix: str, blobs: Mapping[str, bytes], refused: Mapping[str, Diagnostic]) -> SourceFile:

@@ -9,27 +9,42 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 
 from reconciler.documents.record import Files, differing
 from reconciler.errors import GangOpsError
 from reconciler.model.decision import DECISION_VERSION
-from reconciler.runtime.generation import Generation, Inputs, generation_of, next_generation, state_files, trailers
-from reconciler.runtime.reading import DesiredReader
+from reconciler.runtime.audit.fields import field_changes
+from reconciler.runtime.generation import (
+    Generation,
+    Inputs,
+    NextGeneration,
+    generation_of,
+    next_generation,
+    state_files,
+    trailers,
+)
+from reconciler.runtime.reading import DesiredReader, ReadDesired
 from reconciler.store.history import CommitMeta, first_parent_log
 from reconciler.store.objects import subtree
 from reconciler.store.runner import Git
+
+_MOST_FIELDS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
     """One generation's verdict. `differs` names paths (or trailers) that came out otherwise; `why` when it could
-    not be recomputed at all. `other_version` marks a decision of another decision version: not judged."""
+    not be recomputed at all. `other_version` marks a decision of another decision version: not recomputed here;
+    `package` is the release that made it. `fields` says of differing files what was recorded and what comes out."""
 
     generation: int
     commit: str
     differs: tuple[str, ...] = ()
     why: str = ""
     other_version: bool = False
+    package: str = ""
+    fields: tuple[str, ...] = ()
 
     @property
     def identical(self) -> bool:
@@ -57,6 +72,18 @@ def replay(git: Git, tip: str, *, reader: DesiredReader | None = None) -> Iterat
             yield _replay(git, meta, reading, read)
 
 
+def replay_part(git: Git, tip: str, first: int, last: int) -> Iterator[Replayed]:
+    """The generations of a range that have a parent, newest first; only their own trees are read."""
+    reading = DesiredReader(git)
+    read = lru_cache(maxsize=2)(lambda commit: _read(git, commit))
+    for meta in first_parent_log(git, tip):
+        number = _claimed(meta)
+        if 0 <= number < first:
+            return
+        if meta.parents and first <= number <= last:
+            yield _replay(git, meta, reading, read)
+
+
 def replay_one(git: Git, meta: CommitMeta, reader: DesiredReader) -> Replayed:
     """Recompute one state commit that has a parent. Never raises for a bad record: what is wrong is in the result."""
     return _replay(git, meta, reader, lambda commit: _read(git, commit))
@@ -72,11 +99,13 @@ def _replay(git: Git, meta: CommitMeta, reader: DesiredReader, read: _Read) -> R
         recorded, previous = read(meta.id), read(meta.parents[0])
         number = recorded.generation.summary.generation
         if recorded.generation.summary.decision_version != DECISION_VERSION:
-            return Replayed(generation=number, commit=meta.id, other_version=True)
-        differs = [*_inputs_differ(git, meta, recorded), *_outcome_differs(meta, recorded, previous, reader)]
+            package = recorded.generation.summary.package_version
+            return Replayed(generation=number, commit=meta.id, other_version=True, package=package)
+        outcome, fields = _outcome_differs(meta, recorded, previous, reader)
+        differs = [*_inputs_differ(git, meta, recorded), *outcome]
     except GangOpsError as err:
         return Replayed(generation=_claimed(meta), commit=meta.id, why=f"{err.code}: {err.message}")
-    return Replayed(generation=number, commit=meta.id, differs=tuple(differs))
+    return Replayed(generation=number, commit=meta.id, differs=tuple(differs), fields=fields)
 
 
 def _inputs_differ(git: Git, meta: CommitMeta, recorded: _Recorded) -> list[str]:
@@ -87,27 +116,46 @@ def _inputs_differ(git: Git, meta: CommitMeta, recorded: _Recorded) -> list[str]
     return [] if subtree(git, meta.id, "desired") == subtree(git, desired, "") else ["desired/"]
 
 
-def _outcome_differs(meta: CommitMeta, recorded: _Recorded, previous: _Recorded, reader: DesiredReader) -> list[str]:
-    """Paths and trailers that come out otherwise when the decision is made again."""
+def _outcome_differs(
+    meta: CommitMeta, recorded: _Recorded, previous: _Recorded, reader: DesiredReader
+) -> tuple[list[str], tuple[str, ...]]:
+    """Paths and trailers that come out otherwise when the decision is made again, and which fields of them."""
     then = recorded.generation
     read = reader.recorded(meta.id, then.summary.desired_commit, then.frozen)
     if read.desired is None:
-        return ["desired/"]
-    again = next_generation(
+        return ["desired/"], ()
+    again = made_again(then, previous.generation, read)
+    wrong, fields = outcome_differs(previous.files, recorded.files, again.changes)
+    said = dict(meta.trailers)
+    return wrong + [f"trailer {key}" for key, value in trailers(then.summary).items() if said.get(key) != value], fields
+
+
+def made_again(then: Generation, previous: Generation, read: ReadDesired) -> NextGeneration:
+    """The decision once more, from the inputs that were recorded. Raises BrokenInvariant when its judge refuses it."""
+    assert read.desired is not None
+    return next_generation(
         Inputs(
             desired=read.desired,
             read=read.read,
             frozen=then.frozen,
             observed=then.observed,
-            previous=previous.generation,
+            previous=previous,
             now=then.summary.decided_at,
             trigger=then.summary.trigger,
             package_version=then.summary.package_version,
+            verdicts=read.verdicts,
         )
     )
-    wrong = sorted(differing(_changed(previous.files, again.changes), recorded.files))
-    said = dict(meta.trailers)
-    return wrong + [f"trailer {key}" for key, value in trailers(then.summary).items() if said.get(key) != value]
+
+
+def outcome_differs(
+    before: Files, recorded: Files, changes: Mapping[str, bytes | None]
+) -> tuple[list[str], tuple[str, ...]]:
+    """Paths whose recorded bytes are not those that come out, and which fields, as `path: field recorded -> comes out`."""
+    expected = _changed(before, changes)
+    wrong = sorted(differing(expected, recorded))
+    told = (f"{path}: {line}" for path in wrong for line in field_changes(recorded.get(path), expected.get(path), path))
+    return wrong, tuple(islice(told, _MOST_FIELDS))
 
 
 def _changed(files: Files, changes: Mapping[str, bytes | None]) -> dict[str, bytes]:

@@ -5,7 +5,7 @@ Which files of a tree may be read is left to `trees`, what the bytes mean to `do
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from reconciler.errors import NotFound, StoreError
 from reconciler.store.names import checked_object_id, checked_revision
@@ -40,6 +40,12 @@ def subtree(git: Git, commit: str, path: str) -> str | None:
 def blobs(git: Git, oids: Iterable[str]) -> Mapping[str, bytes]:
     """The contents of many blobs by id, in one go. Raises StoreError(GitFailed) when one is missing."""
     return {oid: content for oid, (kind, content) in _objects(git, oids).items() if kind == "blob"}
+
+
+def objects(git: Git, oids: Iterable[str]) -> Iterator[tuple[str, str, bytes]]:
+    """(id, kind, content) of many objects in one go, as git hands them out: whether it hashes to its id is not checked."""
+    for oid, (kind, content) in _objects(git, oids).items():
+        yield oid, kind, content
 
 
 def raw_commit(git: Git, commit: str) -> bytes:

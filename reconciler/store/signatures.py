@@ -25,6 +25,7 @@ NAMESPACE = "git"
 _SECONDS = 30
 _ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "HOME": os.devnull, "SSH_ASKPASS_REQUIRE": "never"}
 _PUBLIC_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/=]+(?: .*)?")
+_VALIDITY = re.compile(r',valid-(?:after|before)="[^"\n]*"|(?<= )valid-(?:after|before)="[^"\n]*",?', re.IGNORECASE)
 _PRINCIPAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+-]*")
 
 
@@ -155,6 +156,43 @@ def verify(commit: bytes, allowed_signers: Path, revoked: Path | None = None) ->
         code="SignerUnknown",
         remedy="Add its line to allowed_signers through a pull request, if it should be.",
     )
+
+
+def signed_by(commit: bytes, principal: str, allowed_signers: Path, revoked: Path | None = None) -> Verified:
+    """A good signature by exactly this principal, at the date the commit bears: one ssh-keygen when all is well.
+
+    Raises StoreError: SignatureMissing, SignatureInvalid, SignerUnknown, SignerRevoked; SignerExpired when the key
+    was not valid at that date, WrongPrincipal when it belongs to another one.
+    """
+    payload, signature = split_signature(commit)
+    fingerprint = _fingerprint(signature)
+    if not _PRINCIPAL.fullmatch(principal):
+        raise StoreError(f"{principal[:60]!r} is no principal", code="WrongPrincipal")
+    when = f"-Overify-time={_commit_time(payload)}"
+    with tempfile.TemporaryDirectory(prefix="gangops-verify-") as folder:
+        file = Path(folder, "signature")
+        file.write_text(signature, encoding="ascii", errors="replace")
+        check = ["-Y", "verify", "-n", NAMESPACE, "-I", principal, "-f", str(allowed_signers), "-s", str(file)]
+        refusing = ["-r", str(revoked)] if revoked is not None else []
+        if _ssh_keygen(*check, when, *refusing, stdin=payload).status == 0:
+            return Verified(principal=principal, fingerprint=fingerprint)
+        if _ssh_keygen("-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(file), stdin=payload).status != 0:
+            raise _invalid("it does not match the content")
+        if _ssh_keygen(*check, when, stdin=payload).status == 0:
+            raise StoreError(f"the key {fingerprint} of {principal} is revoked", code="SignerRevoked")
+        ageless = Path(folder, "ageless")
+        lists = allowed_signers.read_text("utf-8", "replace")
+        ageless.write_text(_VALIDITY.sub("", _VALIDITY.sub("", lists)), encoding="utf-8")
+        check[check.index(str(allowed_signers))] = str(ageless)
+        if _ssh_keygen(*check, stdin=payload).status == 0:
+            raise StoreError(
+                f"the key {fingerprint} of {principal} was not valid at the commit's date", code="SignerExpired"
+            )
+        found = _ssh_keygen("-Y", "find-principals", "-s", str(file), "-f", str(ageless))
+        others = found.stdout.decode("utf-8", "replace").split() if found.status == 0 else []
+    if others:
+        raise StoreError(f"the key {fingerprint} is that of {others[0]}, not of {principal}", code="WrongPrincipal")
+    raise StoreError(f"the key {fingerprint} is not among the allowed signers", code="SignerUnknown")
 
 
 def _ssh_keygen(*arguments: str, stdin: bytes = b"") -> Ended:

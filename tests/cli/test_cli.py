@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from reconciler.agent import conf
 from reconciler.cli.root import VERBS, root
 from reconciler.errors import (
     AuditFailed,
@@ -188,3 +190,49 @@ def test_verbs_are_commands() -> None:
     context = click.Context(root)
     assert root.get_command(context, "nope") is None
     assert isinstance(root.get_command(context, "doctor"), click.Command)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("open('/nope/x')", "error[OperatingSystem]: /nope/x: No such file or directory\n  Check the path"),
+        ("raise OSError(28, 'No space left on device')", "error[OperatingSystem]: No space left on device\n"),
+        ("print('x' * 100000); sys.stdout = open('/dev/full', 'w'); print('y')", "error[OperatingSystem]: No space"),
+        ("raise TypeError('odd')", "error[Bug]: TypeError: odd (<string>:"),
+    ],
+)
+def test_what_nobody_expected_is_told_without_a_traceback(body: str, told: str) -> None:
+    done = main_with(body)
+    assert done.returncode == ExitStatus.ERROR
+    assert done.stderr.startswith(told)
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    if "error[Bug]" in done.stderr:
+        Path(done.stderr.rstrip().rpartition(" ")[2]).unlink()
+
+
+def test_the_traceback_of_a_bug_is_kept_in_a_file() -> None:
+    done = main_with("raise TypeError('odd')")
+    kept = Path(done.stderr.rstrip().rpartition(" ")[2])
+    assert "in verb" in kept.read_text()
+    kept.unlink()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_error(closed: str) -> None:
+    script = WITH_VERB.format(body="click.echo('x'); click.echo('y', err=True); sys.stdin.read()")
+    done = subprocess.run(
+        ["bash", "-c", f'{sys.executable} -c "$1" {closed}', "-", script],
+        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["reconciler.cli", "agent", "run"], ["reconciler.agent", "run"]])
+def test_the_agent_s_help_names_every_key_of_its_file(arguments: list[str]) -> None:
+    done = run("-m", *arguments, "--help")
+    assert done.returncode == 0, done.stderr
+    keys = {key.partition(".")[2] for key in (*conf._REQUIRED, *conf._REQUIRED_TRUST, *conf._DEFAULTS)}
+    words = set(re.findall(r"\w+", done.stdout))
+    assert keys - words == set()
+    assert max(map(len, done.stdout.splitlines())) <= 80

@@ -43,6 +43,7 @@ def held(desk: Desk) -> GangOpsError:
     assert done.held is not None
     assert not desk.reconciler.condition.ready
     assert desk.reconciler.condition.reason == done.held.code
+    assert desk.reconciler.condition.remedy == done.held.remedy
     return done.held
 
 
@@ -504,6 +505,20 @@ def test_a_symlink_in_place_of_a_job_is_invalid_and_not_gone(lab: Lab) -> None:
     assert [d.code for d in last.desired.diagnostics] == ["SymlinkRefused"]
     desk.engine.cluster.finish("nlp/sft")
     desk.settle()
+    assert [r for r in lab.replayed() if not r.identical] == []
+
+
+def test_a_job_that_was_never_readable_says_what_was_refused(lab: Lab) -> None:
+    desk = running(lab, "sft")
+    files: dict[str | bytes, bytes | tuple[str, bytes | str]] = {p: c.encode() for p, c in lab.files.items()}
+    files[job_file("link")] = ("120000", b"/etc/passwd")
+    files[job_file("huge")] = b"# " + b"x" * (2 << 20)
+    lab.remote.commit(files, parent=lab.remote.tip(MAIN))
+    desk.settle()
+    assert [desk.record(name).reason.number("problem") for name in ("link", "huge")] == [
+        "SymlinkRefused",
+        "FileTooLarge",
+    ]
     assert [r for r in lab.replayed() if not r.identical] == []
 
 

@@ -1,0 +1,223 @@
+"""`audit verify`, `audit exceptions`, `report`: can the record be proven, and what does it look like?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from reconciler.cli.record import record_output
+from reconciler.cli.root import fetch_option
+from reconciler.cli.show import newest, now, opened, print_json, width
+from reconciler.cli.times import bound, moment, progress
+from reconciler.errors import AuditFailed
+from reconciler.model.units import Instant
+from reconciler.render.audit import AuditLine, Fault, verdict_page
+from reconciler.render.history import Row, as_csv, instant_cell
+from reconciler.render.names import one_line, when
+from reconciler.render.page import html_page
+from reconciler.render.table import table
+from reconciler.runtime.audit.exceptions import exceptions as exceptions_of
+from reconciler.runtime.audit.index import indexed
+from reconciler.runtime.audit.picture import picture
+from reconciler.runtime.audit.verify import CHECKS, Bounds, Verdict, remember_verified
+from reconciler.runtime.audit.verify import verify as verify_record
+
+_EXCEPTION_COLUMNS = ("generation", "at", "commit", "kind", "person", "told")
+
+
+@click.group()
+def audit() -> None:
+    """Prove the record, or list what a person should look at."""
+
+
+@audit.command()
+@click.option("--since", default=None, help="From this generation or time on.")
+@click.option("--until", default=None, help="Up to this generation or time.")
+@click.option("--root", default="", help="The id the first commit must have.")
+@click.option(
+    "--signers",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="allowed_signers for the first commit, and while the record names none.",
+)
+@click.option("--contains", multiple=True, help="A commit that must be in the branch: one you wrote down earlier.")
+@click.option(
+    "-j", "--jobs", type=click.IntRange(1, 64), default=os.cpu_count() or 1, help="Processes (default: one a core)."
+)
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+@fetch_option
+@click.pass_obj
+def verify(
+    repo: Path, since: str | None, until: str | None, root: str, signers: Path | None, contains: tuple[str, ...],
+    jobs: int, output: str, *, fetch: bool,
+) -> None:  # fmt: skip
+    """Verify chain, signatures, inputs, decisions and receipts. Exit 5 names the first bad generation."""
+    clone = opened(repo, fetch=fetch)
+    tip = clone.state_tip()
+    (from_number, from_time), (to_number, to_time) = bound(since, now()), bound(until, now())
+    bounds = Bounds(
+        since=from_number, until=to_number, since_at=from_time, until_at=to_time, root=root.lower(),
+        contains=tuple(one.lower() for one in contains),
+    )  # fmt: skip
+    with progress("verifying") as told:
+        verdict = verify_record(
+            clone.git,
+            tip,
+            signers=signers.read_bytes() if signers else b"",
+            bounds=bounds,
+            processes=jobs,
+            progress=told,
+        )
+    first = verdict.first_bad
+    if output == "json":
+        print_json("Audit", _tree(verdict))
+    else:
+        click.echo(_page(verdict))
+    if first is not None:
+        raise AuditFailed(
+            f"the first bad generation is {first.generation} ({first.commit[:12]}): {first.told} [{first.code}]",
+            generation=first.generation, code=first.code, remedy=f"git show {first.commit[:12]}; gangops replay {first.generation}",
+        )  # fmt: skip
+    if verdict.from_root and until is None:
+        remember_verified(clone.git, tip)
+
+
+def _page(verdict: Verdict) -> str:
+    faults = [
+        Fault(generation=f.generation, commit=f.commit, check=f.check, code=f.code, told=f.told)
+        for f in verdict.findings
+    ]
+    wrong = {check: sum(f.check == check for f in verdict.findings) for check in CHECKS}
+    lines = [AuditLine(check=check, told=told, wrong=wrong[check]) for check, told in _told(verdict).items()]
+    judged = verdict.judged
+    end = f"Verified #{judged[0].generation}..#{judged[-1].generation}   root {verdict.root[:12]}{'' if verdict.root_pinned else ' (not pinned)'}"
+    first = verdict.first_bad
+    return verdict_page(
+        lines,
+        faults,
+        verdict.notices,
+        end if first is None else f"NOT verified: generation {first.generation} is the first bad one",
+    )
+
+
+def _told(verdict: Verdict) -> dict[str, str]:
+    judged = verdict.judged
+    count, replayed = len(judged), sum(one.identical for one in judged)
+    signers = sorted({f"{one.signer} ({one.fingerprint[:14]}…)" for one in judged if one.signer})
+    versions = sorted({one.package for one in judged if one.package})
+    asked = count - (1 if verdict.from_root else 0)
+    return {
+        "objects": "every object hashes to its id",
+        "chain": f"{count} commits, linear, no gap",
+        "trailers": f"{count} of {count} equal to their summary",
+        "signatures": f"{sum(bool(one.signer) for one in judged)} of {count} by {', '.join(signers) or 'nobody'}",
+        "desired": f"{asked} answers to the commit they name",
+        "inputs": f"{asked} digests of what was decided from",
+        "replay": f"{replayed} of {asked} decisions byte for byte identical (gangops {', '.join(versions)})",
+        "judge": f"{asked} decisions keep the invariants",
+        "receipts": f"{verdict.receipts} receipts of agents, none before its order",
+    }
+
+
+def _tree(verdict: Verdict) -> dict[str, object]:
+    first = verdict.first_bad
+    return {
+        "verified": first is None,
+        "root": verdict.root,
+        "rootPinned": verdict.root_pinned,
+        "generations": len(verdict.judged),
+        "replayed": sum(one.identical for one in verdict.judged),
+        "receipts": verdict.receipts,
+        "firstBad": first.generation if first else None,
+        "findings": [
+            {"generation": f.generation, "commit": f.commit, "check": f.check, "code": f.code, "told": f.told}
+            for f in verdict.findings
+        ],
+        "notices": verdict.notices,
+    }
+
+
+@audit.command()
+@click.option("--since", default=None, help="From this time on.")
+@click.option("--until", default=None, help="Up to this time.")
+@record_output
+@fetch_option
+@click.pass_obj
+def exceptions(repo: Path, since: str | None, until: str | None, output: str, *, fetch: bool) -> None:
+    """What a person should look at, although none of it is forbidden."""
+    clone = opened(repo, fetch=fetch)
+    tip = clone.state_tip()
+    with progress("reading the record") as told:
+        index = indexed(clone.git, tip, told)
+    found = list(
+        exceptions_of(
+            clone.git, index, moment(since, now()) if since else None, moment(until, now()) if until else None
+        )
+    )
+    rows: list[Row] = [
+        {
+            "generation": e.generation,
+            "at": instant_cell(e.at),
+            "commit": e.commit,
+            "kind": e.kind,
+            "person": e.person,
+            "told": one_line(e.told),
+        }
+        for e in found
+    ]
+    if output == "json":
+        print_json("Exceptions", {"exceptions": rows})
+    elif output == "csv":
+        click.echo("\n".join(as_csv(_EXCEPTION_COLUMNS, rows)))
+    elif not rows:
+        click.echo("Nothing to look at.")
+    else:
+        cells = [[f"#{e.generation}", when(e.at), e.kind, e.person or "-", one_line(e.told)] for e in found]
+        click.echo(table(["#", "WHEN", "KIND", "BY", "WHAT"], cells, width=width()))
+
+
+@click.command()
+@click.option(
+    "--html", "file", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The file to write."
+)
+@click.option("--since", default="7d ago", show_default=True, help="From this time on.")
+@click.option("--until", default=None, help="Up to this time (the newest generation).")
+@click.option("--verify", "proving", is_flag=True, help="Verify the whole record, and seal the page with the verdict.")
+@click.option("--signers", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="As of `audit verify`.")
+@fetch_option
+@click.pass_obj
+def report(
+    repo: Path, file: Path, since: str, until: str | None, signers: Path | None, *, proving: bool, fetch: bool
+) -> None:
+    """Write the record as one page: who held what, quotas, fragmentation, losses, decisions. No script, nothing loaded."""
+    clone, current, desired = newest(repo, fetch=fetch)
+    with progress("reading the record") as told:
+        index = indexed(clone.git, current.commit, told)
+    end = moment(until, now()) if until else Instant(index.commits["at"][-1])
+    begin = max(moment(since, end), Instant(index.commits["at"][0]))
+    seal, sealed = "Not verified when this page was made: `gangops audit verify` does.", None
+    if proving:
+        with progress("verifying") as told:
+            verdict = verify_record(
+                clone.git,
+                current.commit,
+                signers=signers.read_bytes() if signers else b"",
+                processes=os.cpu_count() or 1,
+                progress=told,
+            )
+        seal, sealed = _seal(verdict), verdict.first_bad is None
+    page = picture(clone.git, index, current, desired, since=begin, until=end, made=now(), seal=seal, sealed=sealed)
+    file.write_text(html_page(page), encoding="utf-8")
+    click.echo(f"{file}: generation {current.summary.generation}, {when(begin)} to {when(end)}")
+
+
+def _seal(verdict: Verdict) -> str:
+    first, judged = verdict.first_bad, verdict.judged
+    if first is not None:
+        return (
+            f"The record is NOT true: generation {first.generation} is the first bad one ({first.code}: {first.told})."
+        )
+    told = _told(verdict)
+    notes = "".join(f" Note: {notice}." for notice in verdict.notices)
+    return f"Generations {judged[0].generation} to {judged[-1].generation} verified: {told['chain']}; {told['signatures']}; {told['replay']}; {told['receipts']}.{notes}"

@@ -1,0 +1,68 @@
+"""Times and generations as people type them, and progress on a terminal: what the verbs of the record share."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from reconciler.documents.quantities import parse_duration, parse_instant
+from reconciler.errors import UsageError
+from reconciler.model.units import Instant
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_MINUTE = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(Z|[+-]\d\d:\d\d)")
+_SPACED = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d\S*)")
+Progress = Callable[[int, int], None]
+
+
+def moment(text: str, now: Instant | None = None) -> Instant:
+    """An instant: RFC 3339 (seconds may be left out), a date (its midnight UTC), or `2h ago` when `now` is given.
+
+    Raises UsageError (BadTime).
+    """
+    asked = text.strip()
+    if _DATE.fullmatch(asked):
+        asked += "T00:00:00Z"
+    asked = _SPACED.sub(r"\1T\2", _MINUTE.sub(r"\1T\2:00\3", asked))
+    try:
+        if now is not None and asked.endswith(" ago"):
+            return Instant(now - parse_duration(asked.removesuffix(" ago").strip()))
+        return Instant(parse_instant(asked))
+    except ValueError as err:
+        raise UsageError(
+            f"{text!r} is no time: {err}", code="BadTime", remedy='such as "2026-11-28T09:00Z", 2026-11-28, or "2h ago"'
+        ) from err
+
+
+def bound(text: str | None, now: Instant) -> tuple[int | None, Instant | None]:
+    """`412` and `#412` as a generation, anything else as an instant."""
+    if text is None:
+        return None, None
+    digits = text.removeprefix("#")
+    return (int(digits), None) if digits.isdecimal() and len(digits) < 15 else (None, moment(text, now))
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Progress | None]:
+    """A bar on standard error while something long is done; nothing where that is no terminal, or within a second."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    begun, shown = time.monotonic(), False
+
+    def told(done: int, of: int) -> None:
+        nonlocal shown
+        if not shown and time.monotonic() - begun < 1:
+            return
+        shown = True
+        filled = done * 30 // of if of else 30
+        click.echo(f"\r{label}  [{'#' * filled}{'-' * (30 - filled)}]  {done} of {of}", nl=False, err=True)
+
+    yield told
+    if shown:
+        click.echo("\r\x1b[K", nl=False, err=True)

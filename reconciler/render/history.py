@@ -1,0 +1,108 @@
+"""Answers about the past as a table, as CSV and as plain trees for JSON. Values come in; nothing is looked up."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+
+from reconciler.documents.quantities import print_instant
+from reconciler.model.units import Instant
+from reconciler.render.names import gpus_of, one_line, when
+from reconciler.render.table import table
+
+HISTORY_COLUMNS = (
+    "generation", "at", "commit", "job", "queue", "attempt", "action", "state", "gpus", "place", "cause", "reason", "why",
+    "preemptor", "person", "pullRequest", "desiredCommit",
+)  # fmt: skip
+HOLDING_COLUMNS = (
+    "node",
+    "gpus",
+    "job",
+    "queue",
+    "attempt",
+    "state",
+    "generation",
+    "at",
+    "commit",
+    "action",
+    "person",
+    "pullRequest",
+    "why",
+)
+Row = dict[str, "str | int"]
+
+
+def by_whom(person: str, request: str) -> str:
+    """`PR #88`, or the person where no pull request is known, or `-`."""
+    return f"PR #{request}" if request else person or "-"
+
+
+def history_header(width: int | None) -> str:
+    """The heading of `history_line`s."""
+    del width
+    return f"{'#':<7} {'WHEN':<20}  {'COMMIT':<8} {'ACTION':<8} {'GPUS':>5}  {'JOB':<28} {'BY':<14} WHY"
+
+
+def history_line(row: Row) -> str:
+    """One row in columns of fixed width, so that the first can be shown before the last is known."""
+    by = by_whom(str(row["person"]), str(row["pullRequest"]))
+    return (
+        f"{'#' + str(row['generation']):<7} {when(Instant(int(row['_at']))):<20}  {str(row['commit'])[:7]:<8} {row['action']:<8} "
+        f"{row['gpus'] or '-':>5}  {row['job']:<28} {by:<14} {_why(row)}"
+    ).rstrip()
+
+
+def _why(row: Row) -> str:
+    preempted = f"for {row['preemptor']}: " if row["preemptor"] else ""
+    return one_line(f"{preempted}{row['why'] or row['reason']}")
+
+
+def holdings_table(rows: Sequence[Row], width: int | None) -> str:
+    """Who held what: a line a node and job, and the decision that gave it."""
+    cells = [
+        [
+            str(row["node"]), str(row["gpus"]), str(row["job"]), str(row["attempt"]), str(row["state"]),
+            f"#{row['generation']} {str(row['commit'])[:7]}", when(Instant(int(row["_at"]))),
+            by_whom(str(row["person"]), str(row["pullRequest"])), one_line(str(row["why"])),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return table(
+        ["NODE", "GPUS", "JOB", "ATTEMPT", "STATE", "GIVEN BY", "SINCE", "FOR", "WHY"],
+        cells,
+        width=width,
+        right="ATTEMPT",
+    )
+
+
+def as_csv(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
+    """Lines of CSV with a header. A cell that a spreadsheet would take for a formula is quoted with an apostrophe."""
+    yield _csv_line(columns)
+    for row in rows:
+        yield _csv_line([_inert(row[name]) for name in columns])
+
+
+def _csv_line(cells: Iterable[object]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="").writerow(cells)
+    return out.getvalue()
+
+
+def _inert(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t"} else value
+
+
+def shown_row(row: Row) -> Row:
+    """A row without what is only for the table."""
+    return {key: value for key, value in row.items() if not key.startswith("_")}
+
+
+def instant_cell(at: Instant) -> str:
+    """An instant as JSON and CSV have it."""
+    return print_instant(at)
+
+
+def mask_cell(mask: int) -> str:
+    """GPU indexes as JSON and CSV have them: `0-3,6`."""
+    return gpus_of(mask).replace("+", ",")

@@ -1,0 +1,148 @@
+"""GPU-hours as a table, Markdown, CSV and plain trees. Hours have three decimals, rounded down; JSON has seconds too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reconciler.documents.quantities import print_instant
+from reconciler.model.units import SECOND, Instant
+from reconciler.render.names import share
+from reconciler.render.table import table
+
+COLUMNS = ("starting", "running", "stalled", "stopping", "reserved", "lostToPreemption", "lostToFailures")
+CSV_COLUMNS = ("period", "key", "gpuType", "allocated", *COLUMNS, "guaranteed", "ceiling")
+_HOUR = 3600 * SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRow:
+    """GPU-nanoseconds of one group in one period, in the order of COLUMNS; quotas None where there are none."""
+
+    period: Instant
+    key: str
+    gpu_type: str
+    hours: tuple[int, ...]
+    guaranteed: int | None
+    ceiling: int | None
+
+    @property
+    def allocated(self) -> int:
+        return sum(self.hours[:4])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageTotal:
+    """One period as a whole: the parts add up to `capacity` exactly."""
+
+    period: Instant
+    until: Instant
+    capacity: int
+    hours: tuple[int, ...]
+    idle: int
+    unavailable: int
+    undeclared: int
+
+
+def hours(nanoseconds: int) -> str:
+    """GPU-hours with three decimals, rounded down."""
+    thousandths = nanoseconds * 1000 // _HOUR
+    return f"{thousandths // 1000}.{thousandths % 1000:03d}"
+
+
+def usage_table(
+    by: str, rows: Sequence[UsageRow], totals: Sequence[UsageTotal], width: int | None, *, markdown: bool = False
+) -> str:
+    """A table a period: each group, then what became of the whole."""
+    head = [
+        by.upper(),
+        "GPU",
+        "ALLOCATED",
+        "RUNNING",
+        "LOST/PREEMPT",
+        "LOST/FAIL",
+        "RESERVED",
+        "GUARANTEED",
+        "USED",
+        "CEILING",
+    ]
+    parts = []
+    for total in totals:
+        cells = [
+            [
+                row.key or "(none)", row.gpu_type or "-", hours(row.allocated), hours(row.hours[1]), _some(row.hours[5]),
+                _some(row.hours[6]), _some(row.hours[4]), _some(row.guaranteed), _percent(row.allocated, row.guaranteed), _some(row.ceiling),
+            ]
+            for row in rows
+            if row.period == total.period
+        ]  # fmt: skip
+        told = f"{_day(total.period)} to {_day(total.until)}, GPU-hours"
+        parts.append(
+            _markdown(told, head, cells)
+            if markdown
+            else f"{told}\n" + table(head, cells, width=width, right=" ".join(head[2:]))
+        )
+        parts.append(_whole(total, markdown=markdown))
+    return "\n\n".join(parts)
+
+
+def _markdown(title: str, head: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    lines = [f"### {title}", "", f"| {' | '.join(head)} |", f"|{'---|' * 2}{'---:|' * (len(head) - 2)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in cells)])
+
+
+def _whole(total: UsageTotal, *, markdown: bool) -> str:
+    parts = {
+        "running": total.hours[1], "starting": total.hours[0], "stalled": total.hours[2], "stopping": total.hours[3],
+        "reserved": total.hours[4], "idle": total.idle, "unavailable": total.unavailable,
+    }  # fmt: skip
+    named = [(name, value) for name, value in parts.items() if value]
+    if markdown:
+        lines = ["| capacity x time | GPU-hours | share |", "|---|---:|---:|"]
+        lines += [f"| {name} | {hours(value)} | {_percent(value, total.capacity)} |" for name, value in named]
+        return "\n".join([*lines, f"| **all** | {hours(total.capacity)} | 100.0 % |"])
+    told = " + ".join(f"{name} {hours(value)} ({_percent(value, total.capacity)})" for name, value in named)
+    outside = f"\noutside the inventory: {hours(total.undeclared)}" if total.undeclared else ""
+    return f"capacity x time {hours(total.capacity)} = {told}{outside}"
+
+
+def _some(value: int | None) -> str:
+    return hours(value) if value else "-"
+
+
+def _percent(part: int, whole: int | None) -> str:
+    return f"{share(part * 100, whole, 1)} %" if whole else "-"
+
+
+def _day(instant: Instant) -> str:
+    text = print_instant(Instant(instant // SECOND * SECOND))
+    return text[:10] if text[11:19] == "00:00:00" else f"{text[:10]} {text[11:16]}Z"
+
+
+def usage_row_tree(row: UsageRow) -> dict[str, str | int | None]:
+    """A row for JSON: GPU-seconds as integers, rounded down."""
+    spent = {name: value // SECOND for name, value in zip(COLUMNS, row.hours, strict=True)}
+    quota = {"guaranteed": row.guaranteed, "ceiling": row.ceiling}
+    return {
+        "period": print_instant(row.period), "key": row.key, "gpuType": row.gpu_type, "allocated": row.allocated // SECOND,
+        **spent, **{name: value // SECOND if value is not None else None for name, value in quota.items()},
+    }  # fmt: skip
+
+
+def usage_total_tree(total: UsageTotal) -> dict[str, str | int]:
+    """A period for JSON. In GPU-nanoseconds, so that it adds up to the last digit."""
+    return {
+        "period": print_instant(total.period), "until": print_instant(total.until), "capacityNanoseconds": total.capacity,
+        **{f"{name}Nanoseconds": value for name, value in zip(COLUMNS, total.hours, strict=True)},
+        "idleNanoseconds": total.idle, "unavailableNanoseconds": total.unavailable, "undeclaredNanoseconds": total.undeclared,
+    }  # fmt: skip
+
+
+def usage_csv_cells(row: UsageRow) -> dict[str, str | int]:
+    """A row for CSV, in GPU-hours."""
+    spent = {name: hours(value) for name, value in zip(COLUMNS, row.hours, strict=True)}
+    quota = {"guaranteed": row.guaranteed, "ceiling": row.ceiling}
+    return {
+        "period": print_instant(row.period), "key": row.key, "gpuType": row.gpu_type, "allocated": hours(row.allocated),
+        **spent, **{name: hours(value) if value is not None else "" for name, value in quota.items()},
+    }  # fmt: skip

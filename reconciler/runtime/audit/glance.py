@@ -1,0 +1,146 @@
+"""What does a job's record say in short? Read from the canonical bytes by their layout, without loading them.
+
+Hundreds of thousands of records are looked at to build an index; the strict loader would take minutes. So nothing
+here is evidence: `verify` reads with the loader, and a record in another layout only leaves facts out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from reconciler.documents.places import from_spans
+from reconciler.documents.quantities import parse_instant
+from reconciler.errors import GangOpsError
+
+_PART = re.compile(rb"^([A-Za-z]+):(?: (.*))?\n((?: .*\n)*)", re.MULTILINE)
+_NODE = re.compile(rb'- node: "?([^"\n]+)"?\n +ranks: [^\n]*\n +gpus: "?([^"\n]*)"?')
+_CODE = re.compile(rb"^  code: (\w+)$", re.MULTILINE)
+_NUMBER = re.compile(rb"^  ([A-Za-z]+): (\d+)$", re.MULTILINE)
+_LINE = re.compile(rb"^(generation|decidedAt|decisionVersion|trigger|desiredCommit): (.*)$", re.MULTILINE)
+_METRICS_BLOCK = re.compile(rb"^metrics:\n((?: .*\n)*)", re.MULTILINE)
+_METRICS = (b"declared", b"capacity", b"held", b"promised", b"idle", b"stranded", b"phiWhole")
+
+
+@dataclass(frozen=True, slots=True)
+class JobGlance:
+    """One record in short. `place` and `reserved` are texts of `node:mask` words, masks in hexadecimal."""
+
+    queue: str
+    state: str
+    phase: str
+    code: str
+    why: str
+    cause: str
+    outcome: str
+    attempt: int
+    place: str
+    reserved: str
+    lost: int
+    started: int
+    preemptor: str
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryGlance:
+    """A summary in short; `metrics` are declared, capacity, held, promised, idle, stranded, whole-domain idle GPUs."""
+
+    generation: int
+    at: int
+    version: int
+    trigger: str
+    desired: str
+    metrics: tuple[int, ...]
+
+
+def job_glance(content: bytes) -> JobGlance:
+    """The facts of `allocation/jobs/...yaml`; what is not there is "" or 0."""
+    lines: dict[bytes, bytes] = {}
+    blocks: dict[bytes, bytes] = {}
+    for key, line, block in _PART.findall(content):
+        if block:
+            blocks[key] = block
+        else:
+            lines[key] = line
+
+    def text(key: bytes) -> str:
+        return _plain(lines[key]) if key in lines else ""
+
+    code = _CODE.search(blocks.get(b"reason", b""))
+    return JobGlance(
+        queue=text(b"queue"),
+        state=text(b"state"),
+        phase=text(b"phase"),
+        code=code[1].decode() if code else "",
+        why=text(b"why"),
+        cause=text(b"cause"),
+        outcome=text(b"outcome"),
+        attempt=_whole(lines.get(b"attempt", b"")),
+        place=place_words(blocks[b"placement"]) if b"placement" in blocks else "",
+        reserved=place_words(blocks[b"promise"]) if b"promise" in blocks else "",
+        lost=_whole(lines.get(b"lostWork", b"")),
+        started=instant(text(b"started")),
+        preemptor=text(b"preemptor"),
+    )
+
+
+def summary_glance(content: bytes) -> SummaryGlance:
+    """The facts of `allocation/summary.yaml`."""
+    lines = dict(_LINE.findall(content))
+    metrics = _METRICS_BLOCK.search(content)
+    told = dict(_NUMBER.findall(metrics[1])) if metrics else {}
+    return SummaryGlance(
+        generation=_whole(lines.get(b"generation", b"")),
+        at=instant(_plain(lines.get(b"decidedAt", b""))),
+        version=_whole(lines.get(b"decisionVersion", b"")),
+        trigger=_plain(lines.get(b"trigger", b"")),
+        desired=_plain(lines.get(b"desiredCommit", b"")),
+        metrics=tuple(_whole(told.get(name, b"")) for name in _METRICS),
+    )
+
+
+@lru_cache(maxsize=4096)
+def place_words(block: bytes) -> str:
+    """`gpu-001:ff gpu-002:f` of a placement as written; "" for none."""
+    return " ".join(f"{node.decode()}:{_mask(gpus):x}" for node, gpus in _NODE.findall(block))
+
+
+def masks(words: str) -> dict[str, int]:
+    """GPU bit masks by node of such a text."""
+    rows = (word.rpartition(":") for word in words.split())
+    return {node: int(mask, 16) for node, _, mask in rows}
+
+
+@lru_cache(maxsize=4096)
+def instant(text: str) -> int:
+    """Nanoseconds; 0 for what is no instant."""
+    try:
+        return parse_instant(text) if text else 0
+    except (GangOpsError, ValueError):
+        return 0
+
+
+@lru_cache(maxsize=4096)
+def _mask(gpus: bytes) -> int:
+    try:
+        return sum(1 << gpu for gpu in set(from_spans(gpus.decode())) if 0 <= gpu < 1024)
+    except ValueError:
+        return 0
+
+
+def _whole(digits: bytes) -> int:
+    return int(digits) if digits.isdigit() else 0
+
+
+def _plain(scalar: bytes) -> str:
+    if not scalar.startswith(b'"'):
+        return scalar.decode("utf-8", "replace")
+    text = scalar.decode("utf-8", "replace")
+    if "\\" not in text:
+        return text[1:-1]
+    try:
+        return str(json.loads(text))  # quoted text is written as JSON writes it
+    except ValueError:
+        return text

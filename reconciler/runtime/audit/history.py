@@ -1,0 +1,345 @@
+"""Who had which GPU, when, and which decision gave it? By path from git alone, or from the index for the rest.
+
+One job's history is a walk along one path, which needs nothing but the clone. Questions by node, GPU, queue, person,
+pull request or time are asked of the index. How the answers look is left to `render`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from reconciler.documents.layout import JOBS as DESIRED_JOBS
+from reconciler.documents.record import JOBS, job_path
+from reconciler.model.lifecycle import JobState
+from reconciler.model.units import SECOND, Instant, JobKey
+from reconciler.runtime.audit.glance import JobGlance, job_glance, masks
+from reconciler.runtime.audit.index import EVICTED, HOLDING, Index, gpus_in
+from reconciler.runtime.audit.origins import Origin, last_touch
+from reconciler.store.history import CommitMeta, parse_commit
+from reconciler.store.objects import raw_commits
+from reconciler.store.runner import Git
+from reconciler.store.walk import commits_touching, objects_named
+
+_FIRST_BATCH, _MOST_BATCH = 2, 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One change of one job's record. `place` is as in `glance`; `gpus` counts what is held or was just given up.
+
+    `asked` is the desired commit that last touched the job's file then, by `person`, pull request `request`; it is
+    "" where only the path was walked, and `why` is "" where only the index was asked.
+    """
+
+    generation: int
+    at: Instant
+    commit: str
+    job: str
+    action: str
+    state: str
+    gpus: int
+    place: str = ""
+    queue: str = ""
+    attempt: int = 0
+    code: str = ""
+    cause: str = ""
+    preemptor: str = ""
+    why: str = ""
+    desired: str = ""
+    asked: str = ""
+    person: str = ""
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """Who held GPUs of one node at an instant, and `given`: the decision that gave them."""
+
+    node: str
+    mask: int
+    job: str
+    queue: str
+    attempt: int
+    state: str
+    given: Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a history is narrowed to; all that is given must hold. `gpu` is an index on `node`, -1 for any."""
+
+    job: str = ""
+    node: str = ""
+    gpu: int = -1
+    queue: str = ""
+    person: str = ""
+    request: str = ""
+    since: Instant | None = None
+    until: Instant | None = None
+
+
+# --- by path ---
+
+
+def by_path(git: Git, tip: str, job: str, *, since: Instant | None = None) -> Iterator[Entry]:
+    """One job's history, newest first, each entry as soon as git has found it. Raises NotFound, StoreError."""
+    path = job_path(JobKey(job))
+    later: tuple[CommitMeta, JobGlance | None] | None = None
+    for found in _read_in_batches(
+        git, commits_touching(git, tip, path, since=since // SECOND if since else None), path
+    ):
+        if later is not None:
+            yield _walked(job, later, found[1])
+        later = found
+    if later is not None:
+        yield _walked(job, later, _before(git, later[0], path) if since else None)
+
+
+def asked_by(git: Git, entries: Iterable[Entry], job: str) -> Iterator[Entry]:
+    """The same entries with who asked for the job then: the last commit of the desired branch that touched its file."""
+    known: dict[str, Origin] = {}
+    for entry in entries:
+        origin = known.get(entry.desired)
+        if origin is None:
+            origin = known[entry.desired] = last_touch(git, entry.desired, f"{DESIRED_JOBS}{job}.yaml")
+        yield replace(entry, asked=origin.commit, person=origin.person, request=origin.request)
+
+
+def _read_in_batches(git: Git, commits: Iterable[str], path: str) -> Iterator[tuple[CommitMeta, JobGlance | None]]:
+    """Small batches first, so that the first line is there at once; then large ones, which cost less each."""
+    size, batch = _FIRST_BATCH, list[str]()
+    for commit in commits:
+        batch.append(commit)
+        if len(batch) == size:
+            yield from _read(git, batch, path)
+            size, batch = min(_MOST_BATCH, size * 4), []
+    yield from _read(git, batch, path)
+
+
+def _read(git: Git, commits: list[str], path: str) -> Iterator[tuple[CommitMeta, JobGlance | None]]:
+    raw = raw_commits(git, commits)
+    contents = objects_named(git, (f"{commit}:{path}" for commit in commits))
+    for commit, content in zip(commits, contents, strict=True):
+        yield parse_commit(commit, raw[commit]), job_glance(content) if content is not None else None
+
+
+def _before(git: Git, meta: CommitMeta, path: str) -> JobGlance | None:
+    content = objects_named(git, (f"{meta.parents[0]}:{path}",))[0] if meta.parents else None
+    return job_glance(content) if content is not None else None
+
+
+def _walked(job: str, found: tuple[CommitMeta, JobGlance | None], before: JobGlance | None) -> Entry:
+    meta, after = found
+    told = dict(meta.trailers)
+    shown = after or before
+    number = told.get("Generation", "")
+    return Entry(
+        generation=int(number) if number.isdecimal() else -1,
+        at=Instant(meta.committed_at),
+        commit=meta.id,
+        job=job,
+        action=action_of(
+            before.state if before else "",
+            before.phase if before else "",
+            after.state if after else "",
+            after.phase if after else "",
+            after.cause if after else "",
+        ),
+        state=after.state if after else "",
+        gpus=gpus_in(after.place if after and after.place else before.place if before else ""),
+        place=after.place if after else "",
+        queue=shown.queue if shown else "",
+        attempt=shown.attempt if shown else 0,
+        code=after.code if after else "",
+        cause=after.cause if after else "",
+        preemptor=after.preemptor if after else "",
+        why=after.why if after else "its file is gone and its record was dropped",
+        desired=meta.parents[1] if len(meta.parents) > 1 else "",
+    )
+
+
+# --- from the index ---
+
+
+def answers(index: Index, question: Question) -> Iterator[Entry]:
+    """The changes a question is about, newest first. Of a node or GPU: all that gave it, took it, or changed its holder."""
+    chosen = list(_chosen(index, question))
+    previous = _previous_of(index, chosen)
+    for event in reversed(chosen):
+        yield entry_of(index, event, previous.get(event))
+
+
+def _chosen(index: Index, question: Question) -> Iterator[int]:
+    """Events that match, oldest first."""
+    columns = index.events
+    begin = 0 if question.since is None else index.first_event(index.position_at(Instant(question.since - 1)) + 1)
+    end = len(columns["commit"]) if question.until is None else index.first_event(index.position_at(question.until) + 1)
+    wanted = {
+        name: _numbers(index, text) for name, text in (("job", question.job), ("request", question.request)) if text
+    }
+    if question.queue:
+        wanted["queue"] = {
+            n for n, text in enumerate(index.texts) if text == question.queue or text.startswith(f"{question.queue}/")
+        }
+    if question.person:
+        wanted["person"] = {n for n, text in enumerate(index.texts) if _is_person(text, question.person)}
+    events: Iterable[int] = range(begin, end)
+    for name, numbers in wanted.items():
+        column = columns[name]
+        events = [event for event in events if column[event] in numbers]
+    if not question.node:
+        yield from events
+        return
+    places = {n for n, words in enumerate(index.texts) if _covers(words, question.node, question.gpu)}
+    holds: dict[int, bool] = {}
+    jobs, column = columns["job"], columns["place"]
+    within = events if isinstance(events, range) else set(events)
+    for event in range(end):
+        there = column[event] in places
+        if (there or holds.get(jobs[event])) and event in within:
+            yield event
+        holds[jobs[event]] = there
+
+
+def _numbers(index: Index, text: str) -> set[int]:
+    return {n for n, found in enumerate(index.texts) if found == text}
+
+
+def _is_person(address: str, wanted: str) -> bool:
+    return "@" in address and (address == wanted or address.partition("@")[0] == wanted)
+
+
+def _covers(words: str, node: str, gpu: int) -> bool:
+    start = f" {words}".find(f" {node}:")
+    if start < 0:
+        return False
+    mask = int(words[start + len(node) + 1 :].split(" ", 1)[0], 16) if gpu >= 0 else 0
+    return gpu < 0 or bool(mask >> gpu & 1)
+
+
+def _previous_of(index: Index, events: list[int]) -> dict[int, int]:
+    """The event before each of these, of the same job."""
+    wanted, jobs = set(events), index.events["job"]
+    last: dict[int, int] = {}
+    found: dict[int, int] = {}
+    for event in range(max(events, default=-1) + 1):
+        if event in wanted and jobs[event] in last:
+            found[event] = last[jobs[event]]
+        last[jobs[event]] = event
+    return found
+
+
+def entry_of(index: Index, event: int, before: int | None) -> Entry:
+    """An event of the index as an entry; `before` is the event before it of the same job."""
+    position, text = index.events["commit"][event], index.text
+    place, held = text("place", event), text("place", before) if before is not None else ""
+    return Entry(
+        generation=index.commits["generation"][position],
+        at=Instant(index.commits["at"][position]),
+        commit=index.ids[position],
+        job=text("job", event),
+        action=action_of(
+            text("state", before) if before is not None else "", text("phase", before) if before is not None else "",
+            text("state", event), text("phase", event), text("cause", event),
+        ),
+        state=text("state", event),
+        gpus=gpus_in(place or held),
+        place=place,
+        queue=text("queue", event) or (text("queue", before) if before is not None else ""),
+        attempt=index.events["attempt"][event if text("state", event) or before is None else before],
+        code=text("code", event),
+        cause=text("cause", event),
+        preemptor=text("preemptor", event),
+        desired=index.texts[index.commits["desired"][position]],
+        asked=text("asked", event),
+        person=text("person", event),
+        request=text("request", event),
+    )  # fmt: skip
+
+
+def explained(git: Git, entries: list[Entry]) -> list[Entry]:
+    """The same entries with `why` in words, read from their commits in one go."""
+    contents = objects_named(git, (f"{e.commit}:{JOBS}{e.job}.yaml" for e in entries))
+    return [
+        replace(
+            e, why=job_glance(content).why if content is not None else "its file is gone and its record was dropped"
+        )
+        for e, content in zip(entries, contents, strict=True)
+    ]
+
+
+def holders_at(index: Index, at: Instant, *, node: str = "", gpu: int = -1, queue: str = "") -> list[Holding]:
+    """Who held which GPUs at an instant, by node, and the decision that gave them; [] before the record begins."""
+    position = index.position_at(at)
+    standing = {job: e for job, e in index.standing(position).items() if index.text("state", e) in HOLDING}
+    held = {
+        (job, name): mask
+        for job, event in standing.items()
+        if not queue or index.text("queue", event) == queue
+        for name, mask in masks(index.text("place", event)).items()
+        if (not node or name == node) and (gpu < 0 or mask >> gpu & 1)
+    }
+    past = _events_of(index, {job for job, _ in held}, index.first_event(position + 1))
+    found = []
+    for (job, name), mask in held.items():
+        event = standing[job]
+        given, before = _giving(index, past[job], name, mask)
+        found.append(
+            Holding(
+                node=name, mask=mask, job=index.texts[job], queue=index.text("queue", event),
+                attempt=index.events["attempt"][event], state=index.text("state", event), given=entry_of(index, given, before),
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda one: (one.node, one.mask & -one.mask, one.job))
+
+
+def _events_of(index: Index, jobs: set[int], end: int) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {job: [] for job in jobs}
+    for event, job in enumerate(index.events["job"][:end]):
+        if job in found:
+            found[job].append(event)
+    return found
+
+
+def _giving(index: Index, events: list[int], node: str, mask: int) -> tuple[int, int | None]:
+    """The event that gave these GPUs to the attempt that has them, and the one before it."""
+    attempt = index.events["attempt"][events[-1]]
+    given = len(events) - 1
+    while given > 0:
+        before = events[given - 1]
+        same = index.events["attempt"][before] == attempt and index.text("state", before) in HOLDING
+        if not same or masks(index.text("place", before)).get(node, 0) & mask != mask:
+            break
+        given -= 1
+    return events[given], events[given - 1] if given else None
+
+
+# --- what happened ---
+
+
+def action_of(was: str, phase_was: str, state: str, phase: str, cause: str) -> str:
+    """One word for a step of a job's record; first match wins."""
+    if not state:
+        return "drop"
+    if state == JobState.STOPPING and was != JobState.STOPPING:
+        return "preempt" if cause in EVICTED else "stop"
+    if state == JobState.STARTING:
+        return (
+            "start"
+            if was == JobState.STARTING and phase_was != phase
+            else "place"
+            if was != JobState.STARTING
+            else "change"
+        )
+    if state == was:
+        return "change"
+    if was == JobState.STOPPING and state in {JobState.PENDING, JobState.HELD}:
+        return "release"
+    return _WORDS[state]
+
+
+_WORDS = {
+    "Held": "hold", "Pending": "wait", "Promised": "promise", "Running": "running", "Lost": "lost",
+    "Repairing": "repair", "Finished": "finish", "Stopping": "stop",
+}  # fmt: skip

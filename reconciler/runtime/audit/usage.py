@@ -1,0 +1,426 @@
+"""How many GPU-hours went where? Every GPU of the inventory, at every instant, is in exactly one column.
+
+    capacity x time = starting + running + stalled + stopping + reserved + idle + unavailable
+
+Held GPUs are counted by what their gang was doing: starting, running, stalled (a node of it lost, or being replaced)
+or stopping. Reserved ones are promised to a gang and not held by anybody. Idle is what could have been given out,
+unavailable what was down, cordoned or never seen. Work that was thrown away was GPU-time before, so the two `lost`
+columns lie inside `running` and are not added. Whole nanoseconds throughout; division happens when it is printed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+
+from reconciler.documents.layout import JOBS
+from reconciler.documents.loader import STATE_LIMITS, load
+from reconciler.documents.record import FROZEN
+from reconciler.errors import UsageError
+from reconciler.model.desired import Desired
+from reconciler.model.lifecycle import JobState
+from reconciler.model.units import SECOND, Instant
+from reconciler.runtime.audit.glance import masks
+from reconciler.runtime.audit.index import HOLDING, Index
+from reconciler.runtime.reading import DesiredReader
+from reconciler.store.objects import subtree
+from reconciler.store.runner import Git
+from reconciler.store.trees import read_tree
+from reconciler.store.walk import objects_named
+
+GROUPS = ("queue", "user", "type", "job", "total")
+PERIODS = ("all", "day", "week", "month")
+_COLUMN_OF = {
+    JobState.STARTING: "starting", JobState.RUNNING: "running", JobState.LOST: "stalled",
+    JobState.REPAIRING: "stalled", JobState.STOPPING: "stopping",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """The cluster from one generation on: GPU type and GPU mask of each node, and what each (queue, type)
+    without queues below it is guaranteed and may have."""
+
+    position: int
+    nodes: Mapping[str, tuple[str, int]]
+    guaranteed: Mapping[tuple[str, str], int]
+    ceiling: Mapping[tuple[str, str], int]
+
+    def declared(self) -> dict[str, int]:
+        """GPUs by type."""
+        found: dict[str, int] = defaultdict(int)
+        for kind, mask in self.nodes.values():
+            found[kind] += mask.bit_count()
+        return dict(found)
+
+
+@dataclass(slots=True, kw_only=True)
+class Hours:
+    """GPU-nanoseconds by column; the last two are parts of `running`."""
+
+    starting: int = 0
+    running: int = 0
+    stalled: int = 0
+    stopping: int = 0
+    reserved: int = 0
+    lost_preempted: int = 0
+    lost_failed: int = 0
+
+    @property
+    def allocated(self) -> int:
+        """What was held, whatever the gang did with it."""
+        return self.starting + self.running + self.stalled + self.stopping
+
+    def add(self, other: Hours) -> None:
+        """Column by column."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One group and GPU type in one period; `period` is its first instant. Quotas are GPU-nanoseconds, None: no quota."""
+
+    period: Instant
+    key: str
+    gpu_type: str
+    hours: Hours
+    guaranteed: int | None = None
+    ceiling: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Total:
+    """All of one period: `capacity` is exactly the sum of `hours.allocated`, `hours.reserved`, `idle` and `unavailable`.
+
+    `undeclared` was held on nodes that had left the inventory, and is no part of it.
+    """
+
+    period: Instant
+    until: Instant
+    capacity: int
+    hours: Hours
+    idle: int
+    unavailable: int
+    undeclared: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """Rows by period, key and GPU type; and a total for each period."""
+
+    by: str
+    rows: tuple[Row, ...]
+    totals: tuple[Total, ...]
+
+
+# --- what the cluster was ---
+
+
+def scenes(git: Git, index: Index) -> list[Scene]:
+    """The inventory and quotas over the record, read again only where their files changed. Raises StoreError."""
+    reader = DesiredReader(git)
+    found: list[Scene] = []
+    for position, changed in enumerate(index.commits["scenery"]):
+        if not changed and position:
+            continue
+        commit = index.ids[position]
+        tree = read_tree(git, commit, ("frozen",), optional=("frozen",))
+        frozen = {entry.path.removeprefix(FROZEN): tree.blobs[entry.oid] for entry in tree.entries}
+        has_desired = subtree(git, commit, "desired/cluster-state") is not None
+        named = index.texts[index.commits["desired"][position]]
+        desired = reader.recorded(commit, named, frozen).desired if has_desired else None
+        if desired is not None:
+            found.append(scene_of(position, desired))
+    return found
+
+
+def scene_of(position: int, desired: Desired) -> Scene:
+    """What usage needs of a desired state."""
+    inner = {queue.parent for queue in desired.quotas.queues.values()}
+    queues = [queue for queue in desired.quotas.queues.values() if queue.name not in inner]
+    return Scene(
+        position=position,
+        nodes={node.name: (node.shape.gpu_type, node.shape.all_gpus) for node in desired.inventory.nodes},
+        guaranteed={(q.name, kind): gpus for q in queues for kind, gpus in q.guaranteed.items()},
+        ceiling={(q.name, kind): gpus for q in queues for kind, gpus in q.ceiling.items()},
+    )
+
+
+def labelled(git: Git, index: Index, label: str) -> Callable[[int], str]:
+    """By which value of a label an event counts, read from the job's file as the event's decision knew it."""
+    known: dict[tuple[int, int], str] = {}
+    pairs = sorted(set(zip(index.events["job"], index.events["asked"], strict=True)))
+    names = [f"{index.texts[asked]}:{JOBS}{index.texts[job]}.yaml" for job, asked in pairs if asked]
+    contents = objects_named(git, names)
+    for (job, asked), content in zip((p for p in pairs if p[1]), contents, strict=True):
+        known[job, asked] = _label(content, label)
+    return lambda event: known.get((index.events["job"][event], index.events["asked"][event]), "")
+
+
+def _label(content: bytes | None, label: str) -> str:
+    documents = load(content, "job", STATE_LIMITS).documents if content is not None else ()
+    tree = documents[0].value if documents else None
+    metadata = tree.get("metadata") if isinstance(tree, dict) else None
+    labels = metadata.get("labels") if isinstance(metadata, dict) else None
+    return str(labels.get(label, "")) if isinstance(labels, dict) else ""
+
+
+# --- adding up ---
+
+
+def usage(
+    index: Index,
+    world: list[Scene],
+    *,
+    by: str = "queue",
+    period: str = "all",
+    since: Instant | None = None,
+    until: Instant | None = None,
+    key_of: Callable[[int], str] | None = None,
+) -> Used:
+    """GPU-time from `since` to `until` (the record's first and last instants) by group and period (UTC).
+
+    `key_of` says which group an event counts for where `by` is a label.
+    """
+    if not index.ids or not world:
+        return Used(by=by, rows=(), totals=())
+    first, last = index.commits["at"][0], index.commits["at"][-1]
+    begin, end = max(since or first, first), until if until is not None else last
+    if end <= begin:
+        raise UsageError("there is no time between --since and --until that the record knows", code="EmptyPeriod")
+    sweep = _Sweep(index, world, key_of or _key(index, by), Instant(begin), Instant(end), period)
+    sweep.run()
+    return Used(by=by, rows=tuple(sweep.rows(by)), totals=tuple(sweep.totals()))
+
+
+def _key(index: Index, by: str) -> Callable[[int], str]:
+    column = {"queue": "queue", "user": "person", "job": "job"}.get(by)
+    if column is None:
+        return lambda _event: ""
+    return lambda event: index.text(column, event)
+
+
+Bucket = tuple[int, str, str]
+"""Period's number, key, GPU type."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """What one job has had since an instant: GPUs by type in a column, or reserved places."""
+
+    since: int
+    key: str
+    column: str
+    gpus: Mapping[str, int]
+    undeclared: int = 0
+
+
+class _Sweep:
+    """One pass over the events; each job's span is closed when something about it changes."""
+
+    def __init__(
+        self, index: Index, world: list[Scene], key_of: Callable[[int], str], begin: Instant, end: Instant, period: str
+    ) -> None:
+        self._index, self._world, self._key_of = index, world, key_of
+        self._bounds = list(_bounds(begin, end, period))
+        self._begin, self._end = begin, end
+        self._buckets: dict[Bucket, Hours] = defaultdict(Hours)
+        self._undeclared: dict[int, int] = defaultdict(int)
+        self._open: dict[int, _Open] = {}
+        self._reserved: dict[int, _Open] = {}
+        self._standing: dict[int, int] = {}
+        self._promised: dict[int, int] = {}
+        self._held: dict[str, int] = defaultdict(int)
+        self._scene = world[0]
+
+    def run(self) -> None:
+        """Fill the buckets."""
+        events, at = self._index.events, self._index.commits["at"]
+        upcoming = iter([*self._world, None])
+        following = next(upcoming)
+        event, count = 0, len(events["commit"])
+        for position, now in enumerate(at):
+            if following is not None and following.position <= position:
+                self._scene, following = following, next(upcoming)
+                self._reopen(now)
+            begun = event
+            while event < count and events["commit"][event] == position:
+                self._take(event, now)
+                event += 1
+            if event > begun:
+                self._reserve(now)
+        for one in [*self._open.values(), *self._reserved.values()]:
+            self._close(one, self._end)
+
+    def _reopen(self, now: int) -> None:
+        """The inventory changed: what is held is counted by the new one from here on."""
+        for job, event in self._standing.items():
+            if job in self._open:
+                self._close(self._open.pop(job), now)
+                self._begin_span(job, event, now)
+
+    def _take(self, event: int, now: int) -> None:
+        job = self._index.events["job"][event]
+        before = self._standing.get(job)
+        if before is not None:
+            self._losses(event, before, now)
+        if job in self._open:
+            self._close(self._open.pop(job), now)
+            assert before is not None
+            self._hold(before, held=False)
+        self._standing[job] = event
+        self._promised.pop(job, None)
+        if self._index.events["reserved"][event]:
+            self._promised[job] = event
+        if self._index.text("state", event) in HOLDING:
+            self._hold(event, held=True)
+            self._begin_span(job, event, now)
+
+    def _hold(self, event: int, *, held: bool) -> None:
+        for node, mask in masks(self._index.text("place", event)).items():
+            self._held[node] = self._held[node] | mask if held else self._held[node] & ~mask
+
+    def _begin_span(self, job: int, event: int, now: int) -> None:
+        gpus, outside = self._by_type(self._index.text("place", event), lambda _node: 0)
+        column = _COLUMN_OF[JobState(self._index.text("state", event))]
+        self._open[job] = _Open(now, self._key_of(event), column, gpus, outside)
+
+    def _by_type(self, words: str, taken: Callable[[str], int]) -> tuple[dict[str, int], int]:
+        """GPUs of a place by type, without those taken; and how many of them no inventory knows."""
+        found: dict[str, int] = {}
+        outside = 0
+        for node, mask in masks(words).items():
+            kind, declared = self._scene.nodes.get(node, ("", 0))
+            free = mask & ~taken(node)
+            outside += (free & ~declared).bit_count()
+            if free & declared:
+                found[kind] = found.get(kind, 0) + (free & declared).bit_count()
+        return found, outside
+
+    def _reserve(self, now: int) -> None:
+        """Promises as they are from here on: what is promised and still held by somebody is not idle."""
+        for one in self._reserved.values():
+            self._close(one, now)
+        self._reserved.clear()
+        for job, event in self._promised.items():
+            gpus, _ = self._by_type(self._index.text("reserved", event), lambda node: self._held.get(node, 0))
+            self._reserved[job] = _Open(now, self._key_of(event), "reserved", gpus)
+
+    def _losses(self, event: int, before: int, now: int) -> None:
+        events = self._index.events
+        lost, failed = max(0, events["lost"][event] - events["lost"][before]), events["failed"][event]
+        if (not lost and not failed) or not self._begin < now <= self._end:
+            return
+        gpus, _ = self._by_type(self._index.text("place", before), lambda _node: 0)
+        kind = max(gpus, key=lambda name: (gpus[name], name), default="")
+        hours = self._buckets[self._period(now - 1), self._key_of(before), kind]
+        hours.lost_preempted += lost * SECOND
+        hours.lost_failed += failed * SECOND
+
+    def _close(self, one: _Open, now: int) -> None:
+        start, stop = max(one.since, self._begin), min(now, self._end)
+        while start < stop:
+            number = self._period(start)
+            span = min(stop, self._bounds[number + 1]) - start
+            for kind, gpus in one.gpus.items():
+                hours = self._buckets[number, one.key, kind]
+                setattr(hours, one.column, getattr(hours, one.column) + gpus * span)
+            self._undeclared[number] += one.undeclared * span
+            start += span
+
+    def _period(self, at: int) -> int:
+        return min(bisect_right(self._bounds, max(at, self._begin)), len(self._bounds) - 1) - 1
+
+    # -- what came out
+
+    def rows(self, by: str) -> Iterator[Row]:
+        """By period, key and type; of queues also those that used nothing and have a quota."""
+        guaranteed, ceiling = (
+            (self._quota(lambda s: s.guaranteed), self._quota(lambda s: s.ceiling)) if by == "queue" else ({}, {})
+        )
+        quotas = {key for key, hours in [*guaranteed.items(), *ceiling.items()] if hours}
+        for bucket in sorted({*self._buckets, *quotas}):
+            number, key, kind = bucket
+            yield Row(
+                period=Instant(self._bounds[number]), key=key, gpu_type=kind, hours=self._buckets.get(bucket, Hours()),
+                guaranteed=guaranteed.get(bucket), ceiling=ceiling.get(bucket),
+            )  # fmt: skip
+
+    def totals(self) -> Iterator[Total]:
+        """One a period."""
+        capacity, idle = self._capacity()
+        for number, bound in enumerate(self._bounds[:-1]):
+            hours = Hours()
+            for (at, _, _), one in self._buckets.items():
+                if at == number:
+                    hours.add(one)
+            unused = capacity[number] - hours.allocated - hours.reserved
+            free = min(idle[number], max(0, unused))
+            yield Total(
+                period=Instant(bound), until=Instant(self._bounds[number + 1]), capacity=capacity[number], hours=hours,
+                idle=free, unavailable=unused - free, undeclared=self._undeclared[number],
+            )  # fmt: skip
+
+    def _spans(self) -> Iterator[tuple[int, int, int]]:
+        """(position, period, nanoseconds) over the whole time asked for."""
+        at = self._index.commits["at"]
+        for position, since in enumerate(at):
+            start = max(since, self._begin)
+            stop = min(at[position + 1] if position + 1 < len(at) else self._end, self._end)
+            while start < stop:
+                number = self._period(start)
+                span = min(stop, self._bounds[number + 1]) - start
+                yield position, number, span
+                start += span
+
+    def _capacity(self) -> tuple[dict[int, int], dict[int, int]]:
+        capacity: dict[int, int] = defaultdict(int)
+        idle: dict[int, int] = defaultdict(int)
+        starts = [scene.position for scene in self._world]
+        sizes = [sum(scene.declared().values()) for scene in self._world]
+        current = 0
+        for position, number, span in self._spans():
+            while current + 1 < len(starts) and starts[current + 1] <= position:
+                current += 1
+            capacity[number] += sizes[current] * span
+            idle[number] += self._index.commits["idle"][position] * span
+        return capacity, idle
+
+    def _quota(self, which: Callable[[Scene], Mapping[tuple[str, str], int]]) -> dict[Bucket, int]:
+        """GPU-nanoseconds of a quota by period, queue and type."""
+        at = self._index.commits["at"]
+        found: dict[Bucket, int] = defaultdict(int)
+        ends = [*(at[scene.position] for scene in self._world[1:]), self._end]
+        for number, (scene, until) in enumerate(zip(self._world, ends, strict=True)):
+            start = max(at[scene.position] if number else self._begin, self._begin)
+            stop = min(until, self._end)
+            while start < stop:
+                inside = self._period(start)
+                span = min(stop, self._bounds[inside + 1]) - start
+                for (queue, kind), gpus in which(scene).items():
+                    found[inside, queue, kind] += gpus * span
+                start += span
+        return found
+
+
+def _bounds(begin: Instant, end: Instant, period: str) -> Iterator[int]:
+    """The first instant of each period, and the end. Days begin at midnight UTC, weeks on Monday."""
+    yield begin
+    if period != "all":
+        at = datetime.fromtimestamp(begin // SECOND, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        at -= timedelta(days={"day": 0, "week": at.weekday(), "month": at.day - 1}[period])
+        while True:
+            at = (
+                (at + timedelta(days=32)).replace(day=1)
+                if period == "month"
+                else at + timedelta(days=1 if period == "day" else 7)
+            )
+            bound = int(at.timestamp()) * SECOND
+            if bound >= end:
+                break
+            yield bound
+    yield end
