@@ -44,7 +44,7 @@ def main() -> None:
         _tell(_of_this_machine(err))
         _drop_output()
         sys.exit(ExitStatus.ERROR)
-    except Exception as err:
+    except Exception as err:  # noqa: BLE001  a person gets a place and a remedy, the traceback goes into a file
         _tell(_our_bug(err))
         sys.exit(ExitStatus.ERROR)
     sys.exit(status if isinstance(status, int) else ExitStatus.OK)

@@ -20,7 +20,6 @@ from reconciler.runtime.authoring import (
 )
 from reconciler.runtime.clone import open_clone
 
-
 _NEXT = """
 Next: edit them, `gangops validate`, then commit and push branch main.
 Then, where the reconciler runs: write reconciler.toml, `gangops init --state`,
@@ -34,9 +33,7 @@ Then, where the reconciler runs: write reconciler.toml, `gangops init --state`,
 @click.option("--package", default="", help="With --forge: what the workflows install (default: this version).")
 @click.option("--artifact/--no-artifact", default=True, help="With --forge: keep plans as artefacts, for the comment.")
 @settings_option
-def init(
-    folder: Path, settings_file: Path, forge: str | None, package: str, *, state: bool, artifact: bool
-) -> None:
+def init(folder: Path, settings_file: Path, forge: str | None, package: str, *, state: bool, artifact: bool) -> None:
     """Start a cluster repository in FOLDER; with --state, begin its record; with --forge, check its pull requests."""
     if forge:
         _forge_files(folder, package, artifact=artifact)
@@ -61,7 +58,9 @@ def _forge_files(folder: Path, package: str, *, artifact: bool) -> None:
     texts = {**own_workflows(package, artifact=artifact), **rulesets()}
     there = [path for path in texts if (folder / path).exists()]
     if there:
-        raise UsageError(f"{folder / there[0]} exists", code="FileExists", remedy="move it away to have it written anew")
+        raise UsageError(
+            f"{folder / there[0]} exists", code="FileExists", remedy="move it away to have it written anew"
+        )
     for path in write_files(folder, {path: text.encode() for path, text in texts.items()}):
         click.echo(folder / path)
     click.echo(

@@ -15,7 +15,9 @@ from reconciler.model.units import Instant
 
 @click.command()
 @click.option("--base", default="", help="Show only what differs from the decision for this revision.")
-@click.option("--head", default="HEAD", help="The revision to plan (default HEAD: what is committed, not the files on disk).")
+@click.option(
+    "--head", default="HEAD", help="The revision to plan (default HEAD: what is committed, not the files on disk)."
+)
 @click.option("--state", default="", help="The state commit to decide on (default: the newest one here).")
 @click.option("--at", "instant", default=None, help="Decide as of this time (RFC 3339) instead of now.")
 @click.option("--check", "digest", default=None, metavar="DIGEST",

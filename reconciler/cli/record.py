@@ -27,6 +27,8 @@ from reconciler.render.history import (
     mask_cell,
     shown_row,
 )
+from reconciler.render.names import when
+from reconciler.render.table import table
 from reconciler.render.usage import (
     CSV_COLUMNS,
     UsageRow,
@@ -44,6 +46,7 @@ from reconciler.runtime.audit.usage import usage as usage_of
 from reconciler.runtime.clone import Clone
 from reconciler.runtime.replay import Replayed, replay_part
 from reconciler.runtime.replay import replay as replay_all
+from reconciler.store.history import first_parent_log
 from reconciler.store.walk import pack, write_commit_graph
 
 _ALL = 10**12
@@ -74,7 +77,7 @@ def history(
     repo: Path, job: str, node: str, gpu: int, queue: str, user: str, pr: str, at: str | None, since: str | None,
     until: str | None, limit: int, output: str, *, fetch: bool,
 ) -> None:  # fmt: skip
-    """What was decided, newest first: of JOB (queue/name), or of all; narrowed by node, GPU, queue, person or time."""
+    """What was decided, newest first; of JOB (queue/name), or narrowed by node, GPU, queue, person, request or time."""
     clone = opened(repo, fetch=fetch)
     if gpu >= 0 and not node:
         raise UsageError("--gpu needs --node", code="GpuOfNoNode")
@@ -85,12 +88,41 @@ def history(
     if at is not None:
         _print_holders(clone, moment(at, now()), question, output)
         return
+    if question == Question(since=question.since, until=question.until):
+        _print_decisions(clone, question, limit, output)
+        return
     alone = question == Question(job=job, since=question.since)
     rows = (
         _row(e)
         for e in islice(_by_path(clone, question) if job and alone else _indexed(clone, question, limit), limit or _ALL)
     )
     _print_history(rows, question, output)
+
+
+def _print_decisions(clone: Clone, question: Question, limit: int, output: str) -> None:
+    """The log of decisions itself: no job, no node, only time was asked for."""
+    log = first_parent_log(clone.git, clone.state_tip(), since=question.since)
+    kept = (meta for meta in log if question.until is None or meta.committed_at <= question.until)
+    rows: list[Row] = [
+        {
+            "generation": int(number) if (number := dict(meta.trailers).get("Generation", "")).isdecimal() else -1,
+            "at": instant_cell(Instant(meta.committed_at)),
+            "commit": meta.id,
+            "subject": meta.subject,
+            "_at": meta.committed_at,
+        }
+        for meta in islice(kept, limit or _ALL)
+    ]
+    if output == "json":
+        print_json("History", {"asked": {}, "generations": [shown_row(row) for row in rows]})
+    elif output == "csv":
+        click.echo("\n".join(as_csv(("generation", "at", "commit", "subject"), rows)))
+    else:
+        cells = [
+            [f"#{row['generation']}", when(Instant(int(row["_at"]))), str(row["commit"])[:7], str(row["subject"])]
+            for row in rows
+        ]
+        click.echo(table(["#", "WHEN", "COMMIT", "WHAT"], cells, width=width()))
 
 
 def _by_path(clone: Clone, question: Question) -> Iterator[Entry]:

@@ -74,7 +74,7 @@ def get(repo: Path, kind: str, output: str, *, fetch: bool) -> None:
     """List jobs, nodes or queues."""
     _, generation, desired = newest(repo, fetch=fetch)
     allocation, observed = generation.allocation, generation.observed
-    names = {
+    names: dict[str, list[str]] = {
         "jobs": list(allocation.jobs),
         "nodes": [node.name for node in desired.inventory.nodes],
         "queues": list(desired.quotas.queues),

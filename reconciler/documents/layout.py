@@ -37,7 +37,12 @@ _BESIDE: Final = ".examples.yaml"
 
 def is_document(path: str) -> bool:
     """Whether we read this path at all: YAML below cluster-state/ or policies/."""
-    return path.startswith((ROOT, POLICIES)) and path.endswith((".yaml", ".yml")) and not path.startswith(_UNREAD) and not path.endswith(_BESIDE)
+    return (
+        path.startswith((ROOT, POLICIES))
+        and path.endswith((".yaml", ".yml"))
+        and not path.startswith(_UNREAD)
+        and not path.endswith(_BESIDE)
+    )
 
 
 def is_job(path: str) -> bool:

@@ -131,7 +131,9 @@ def _load_ca(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey
         key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), password=None)
     except FileNotFoundError as err:
         raise NotFound(
-            f"{folder} holds no CA", code="AuthorityMissing", remedy="Make one with `gangops ca init FOLDER --cluster NAME`."
+            f"{folder} holds no CA",
+            code="AuthorityMissing",
+            remedy="Make one with `gangops ca init FOLDER --cluster NAME`.",
         ) from err
     except (OSError, ValueError, TypeError) as err:
         raise UsageError(f"the CA in {folder} cannot be read: {err}", code="AuthorityUnreadable") from err

@@ -101,6 +101,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
+    """A folder of the node (`source`) as the job sees it (`target`)."""
+
     source: str
     target: str
     read_only: bool
@@ -139,6 +141,8 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependency:
+    """Another job, and what must have become of it: Started, Succeeded, Failed or Finished."""
+
     job: JobKey
     condition: str
 

@@ -183,7 +183,9 @@ summaries = st.builds(
     previous_commit=st.just("") | commits,
     trigger=names,
     metrics=metrics,
-    usage=st.lists(st.builds(Usage, queue=queues, gpu_type=names.map(GpuType), acc=numbers, rate=numbers), max_size=3).map(tuple),
+    usage=st.lists(
+        st.builds(Usage, queue=queues, gpu_type=names.map(GpuType), acc=numbers, rate=numbers), max_size=3
+    ).map(tuple),
     usage_as_of=instants,
     moved=st.lists(instants, max_size=3).map(tuple),
 )

@@ -248,7 +248,9 @@ def test_overrides_say_what_differs_about_one_node() -> None:
 def test_a_kind_of_nic_is_asked_for_as_a_label_that_such_nodes_have() -> None:
     asked = converted("topology: {nicKind: infiniband}\nnodeLabels: {room: a}").node_labels
     assert asked == {"room": "a", "gangops.io/nic-infiniband": "true"}
-    first, *_ = desired(changed(PROFILE, "name: mlx5_7, rail: 7", "name: mlx5_7, rail: 7, kind: infiniband")).inventory.nodes
+    first, *_ = desired(
+        changed(PROFILE, "name: mlx5_7, rail: 7", "name: mlx5_7, rail: 7, kind: infiniband")
+    ).inventory.nodes
     assert first.labels == {"gangops.io/nic-roce": "true", "gangops.io/nic-infiniband": "true"}
 
 

@@ -287,4 +287,6 @@ def test_a_moved_gang_is_ordered_on_its_new_node_only_once_it_starts_there() -> 
     )  # fmt: skip
     assert orders_of(allocation(stops), DESIRED, SEEN, first())[NodeName("gpu-003")].attempts == []
     begun = orders_of(allocation(replace(starting(target), attempt=2)), DESIRED, SEEN, {})
-    assert [order.leaderAddress for order in begun[NodeName("gpu-003")].attempts] == [SEEN.nodes[NodeName("gpu-003")].address]
+    assert [order.leaderAddress for order in begun[NodeName("gpu-003")].attempts] == [
+        SEEN.nodes[NodeName("gpu-003")].address
+    ]

@@ -167,14 +167,23 @@ class TestReceipts:
         gpu = {"index": 0, "uuid": "GPU-0", "nvlinks": 17, "pcieWidth": 8, "pcieMost": 16, "numa": 1, "memoryBytes": 80}
         nics = [{"name": "mlx5_1", "up": True, "switch": "tor-1"}, {"name": "mlx5_0", "up": False}]
         numa = [{"id": 0, "cpus": "0-3"}]
-        hardware = {"gpuType": "h100", "gpus": [gpu, {"index": 1, "uuid": "GPU-1"}], "nics": nics, "numa": numa, "driver": "570"}
+        hardware = {
+            "gpuType": "h100",
+            "gpus": [gpu, {"index": 1, "uuid": "GPU-1"}],
+            "nics": nics,
+            "numa": numa,
+            "driver": "570",
+        }
         assert sessions.hear(report(1, hardware=hardware)) is Hearing.NEWS
         node = seen(sessions, clock)
         assert [(g.nvlinks, g.pcie_width, g.pcie_most, g.numa, g.memory) for g in node.gpus] == [
             (17, 8, 16, 1, 80),
             (-1, 0, 0, -1, 0),
         ]
-        assert [(n.name, n.up, n.switch, n.numa) for n in node.nics] == [("mlx5_0", False, "", -1), ("mlx5_1", True, "tor-1", -1)]
+        assert [(n.name, n.up, n.switch, n.numa) for n in node.nics] == [
+            ("mlx5_0", False, "", -1),
+            ("mlx5_1", True, "tor-1", -1),
+        ]
         assert [(n.id, n.cpus) for n in node.numa] == [(0, "0-3")]
         assert (node.driver, node.clique) == ("570", "")
         gpu["nvlinks"] = 18

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -55,14 +55,16 @@ ROOT = q("root", None, None)
 Spot = dict[str, int]
 
 
+def changed(one: Job, fields: Mapping[str, object]) -> Job:
+    return replace(one, **fields)  # type: ignore[arg-type]  # fields by name
+
+
 def decided(
     queues: Sequence[Queue], held: Mapping[str, Spot], asked: Job, rules: Scheduling = RULES, *, classes: str = "low",
     changes: Mapping[str, Mapping[str, object]] | None = None, started: Mapping[str, int] | None = None,
 ) -> Allocation:  # fmt: skip
     """One decision on four nodes of eight GPUs; `started`: minutes before now, an hour otherwise. The judge agrees."""
-    jobs = [
-        replace(job(key, sum(spot.values()), classes), **(changes or {}).get(key, {})) for key, spot in held.items()
-    ]  # type: ignore[arg-type]
+    jobs = [changed(job(key, sum(spot.values()), classes), (changes or {}).get(key, {})) for key, spot in held.items()]
     desired = world(FOUR, jobs=[*jobs, asked], queues=[ROOT, *queues], rules=rules)
     at = {key: Instant(NOW - (started or {}).get(key, 60) * MINUTE) for key in held}
     records = [running(desired, key, spot, started=at[key]) for key, spot in held.items()]
@@ -253,11 +255,12 @@ def test_nobody_is_evicted_for_less_than_a_grace() -> None:
 def test_eight_small_victims_over_four_nodes_help_nobody() -> None:
     held = {f"b/s{n}{half}": {f"n{n}": 1} for n in range(1, 5) for half in "xy"}
     fixed = {f"b/k{n}": {f"n{n}": 6} for n in range(1, 5)}
+    spots: dict[str, dict[str, int]] = {**fixed, **held}
     keep = {key: {"on_preempt": OnPreempt.NEVER} for key in fixed}
-    spots = {**{key: dict(spot) for key, spot in fixed.items()}, **held}
-    desired = world(FOUR, jobs=[*(replace(job(k, sum(s.values()), "low"), **keep.get(k, {})) for k, s in spots.items()), job("b/new", 8, "high", required={"job": "node"})],
-                    queues=[ROOT, q("b", None)], rules=RULES)  # type: ignore[arg-type]  # fmt: skip
-    rows = {
+    jobs = [changed(job(key, sum(spot.values()), "low"), keep.get(key, {})) for key, spot in spots.items()]
+    asked = job("b/new", 8, "high", required={"job": "node"})
+    desired = world(FOUR, jobs=[*jobs, asked], queues=[ROOT, q("b", None)], rules=RULES)
+    rows: dict[str, dict[str, Iterable[int]]] = {
         **{k: {n: range(6) for n in s} for k, s in fixed.items()},
         **{k: {n: [6 if k.endswith("x") else 7] for n in s} for k, s in held.items()},
     }
@@ -476,7 +479,8 @@ def test_cp_sat_finds_nothing_milder(seed: int) -> None:
 
     rng = random.Random(seed)
     names = [f"n{n:02}" for n in range(16)]
-    free, spots = dict.fromkeys(names, 8), {}
+    free = dict.fromkeys(names, 8)
+    spots: dict[str, dict[str, int]] = {}
     while any(free.values()):
         nodes = rng.sample(
             [n for n in names if free[n]], min(rng.choice((1, 1, 2, 3)), sum(1 for n in names if free[n]))

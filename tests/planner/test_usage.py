@@ -130,7 +130,10 @@ def test_a_queue_that_is_gone_keeps_its_account() -> None:
     old = Usage(queue=QueueName("gone"), gpu_type=KIND, acc=4_000_000, rate=8)
     before = replace(before, usage=(old,))
     after = decide(desired, ready(desired, *before.jobs.values()), before, Instant(START + 7 * DAY)).allocation
-    assert {row.queue: (row.acc, row.rate) for row in after.usage}["gone"] == (advanced(4_000_000, 8, WEEK, WEEK), 0)
+    assert {row.queue: (row.acc, row.rate) for row in after.usage}[QueueName("gone")] == (
+        advanced(4_000_000, 8, WEEK, WEEK),
+        0,
+    )
 
 
 @pytest.mark.parametrize(

@@ -472,7 +472,7 @@ WRONG: tuple[Case, ...] = (
      lambda p: p.declared(lambda d: replace(d, scheduling=replace(d.scheduling, move_to_start="never"))), Breach.TOO_MANY_MOVES),
     ("moves for nobody, and nobody asked", a_move, lambda p: p.then(LOW, preemptor=None), Breach.TOO_MANY_MOVES),
     ("mover is above the job", a_move, lambda p: p.asked(LOW, priority_class=job(LOW, priority="high").priority_class)
-     .declared(lambda d: replace(d, classes={**d.classes, "high": priority("high", 1000)})), Breach.NO_RIGHT_TO_EVICT),
+     .declared(lambda d: replace(d, classes={**d.classes, ClassName("high"): priority("high", 1000)})), Breach.NO_RIGHT_TO_EVICT),
     ("mover is protected", a_move,
      lambda p: p.declared(lambda d: replace(d, scheduling=replace(d.scheduling, cooldown=Nanoseconds(HOUR))))
      .was(LOW, interruptions=(Instant(NOW - MINUTE),)), Breach.VICTIM_PROTECTED),
@@ -481,7 +481,7 @@ WRONG: tuple[Case, ...] = (
                                             placement=placement(p.desired, {"gpu-003": 8}, "node"))),
      Breach.VICTIM_IN_VAIN),
     ("shrinks for an equal", a_shrink, lambda p: p.asked(LOW, priority_class=job(LOW, priority="high").priority_class)
-     .declared(lambda d: replace(d, classes={**d.classes, "high": priority("high", 1000)})), Breach.NO_RIGHT_TO_EVICT),
+     .declared(lambda d: replace(d, classes={**d.classes, ClassName("high"): priority("high", 1000)})), Breach.NO_RIGHT_TO_EVICT),
     ("shrinks into another place", a_shrink, lambda p: instead(p, {"gpu-003": 8}), Breach.WRONG_SIZE),
     ("victim starts first", a_handover,
      lambda p: p.then(HIGH, **fields(p.previous.jobs[HIGH])).then(
