@@ -45,10 +45,11 @@ def _where_to_look(place: Path) -> None:
         ("the cluster now", f"{here} status"),
         ("one job's life", f"{here} history vision/explore"),
         ("why it waited", f"{here} explain job vision/explore"),
-        ("the proof", f"{here} replay --all"),
+        ("every decision again", f"{here} replay --all"),
+        ("the proof", f"{here} audit verify"),
         ("the story", f"git -C {place / 'clone'} log --first-parent --stat origin/allocations"),
         ("clean up", f"rm -r {place}"),
     ]
-    click.echo("\nLook around:")
+    click.echo("\nLook around (in a checkout, begin with `./dev run`):")
     for label, command in lines:
-        click.echo(f"  {label:<16} {command}")
+        click.echo(f"  {label:<21} {command}")

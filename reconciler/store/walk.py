@@ -12,6 +12,8 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 from reconciler.errors import StoreError
 from reconciler.store.failures import failure_of, redact
@@ -118,6 +120,12 @@ def pack(git: Git) -> None:
     git.run("gc", "--quiet", "--prune=2.weeks.ago", seconds=_GRAPH_SECONDS)
 
 
+@lru_cache(maxsize=64)
+def _top(git: Git) -> Path:
+    """The top of a person's clone: paths after `--` are read from where git stands, and ours begin at the top."""
+    return git.folder / git.run("rev-parse", "--show-cdup").stdout.decode("utf-8", "surrogateescape").strip()
+
+
 def streamed(git: Git, *arguments: str, stdin: bytes = b"") -> Iterator[bytes]:
     """The lines a git command prints, while it runs; it is ended when nobody wants more of them.
 
@@ -126,7 +134,7 @@ def streamed(git: Git, *arguments: str, stdin: bytes = b"") -> Iterator[bytes]:
     with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as complaints:
         asked.write(stdin)
         asked.seek(0)
-        where = ("--git-dir", str(git.folder)) if git.bare else ("-C", str(git.folder))
+        where = ("--git-dir", str(git.folder)) if git.bare else ("-C", str(_top(git)))
         child = subprocess.Popen(
             [git_program(), *where, *arguments], env=dict(git.environment()), stdin=asked, stdout=subprocess.PIPE,
             stderr=complaints, start_new_session=True, bufsize=1 << 20,

@@ -67,6 +67,14 @@ def test_who_held_a_node_then(clone: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("arguments", [("nlp/two",), ("--node", "gpu-003"), ("--pr", "7")])
+def test_a_folder_inside_the_clone_tells_the_same(clone: Path, arguments: tuple[str, ...]) -> None:
+    (clone / ".git/gangops/audit-index").unlink(missing_ok=True)
+    inside = gangops(clone / "cluster-state" / "jobs", "history", *arguments).stdout
+    assert inside == gangops(clone, "history", *arguments).stdout
+    assert "nlp/two" in inside
+
+
 @pytest.mark.parametrize("output", ["json", "csv"])
 def test_history_for_machines(clone: Path, output: str) -> None:
     text = gangops(clone, "history", "--pr", "#7", "-o", output).stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import zlib
 from collections.abc import Callable
@@ -189,8 +190,7 @@ def _digest_forged(rewriter: Rewriter) -> None:
     forged = "f" * 64
 
     def edit(files: Files) -> None:
-        before, _, rest = files[SUMMARY].partition(b'inputsDigest: "')
-        files[SUMMARY] = before + b'inputsDigest: "' + forged.encode() + rest[64:]
+        files[SUMMARY] = re.sub(rb"(?m)^inputsDigest: .*$", f'inputsDigest: "{forged}"'.encode(), files[SUMMARY])
 
     rewriter.rewrite(2, Change(files=edit, message=in_message(r"^Inputs-Digest: .*$", f"Inputs-Digest: {forged}")))
 

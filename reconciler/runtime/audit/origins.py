@@ -14,7 +14,7 @@ from reconciler.documents.layout import JOBS
 from reconciler.store.history import CommitMeta, parse_commit
 from reconciler.store.objects import raw_commits
 from reconciler.store.runner import Git
-from reconciler.store.walk import changed_paths, first_parents
+from reconciler.store.walk import changed_paths, commits_touching, first_parents
 
 _NUMBER = re.compile(
     r"Merge pull request #(\d+)|\(#(\d+)\)\s*$|See merge request \S*!(\d+)|Merged in .* \(pull request #(\d+)\)"
@@ -90,15 +90,12 @@ def last_touch(git: Git, desired: str, path: str) -> Origin:
     """Who last touched a file, as of a desired commit; NOBODY where the clone does not know."""
     if not desired:
         return NOBODY
-    found = (
-        git.run("rev-list", "--first-parent", "--parents", "--max-count=1", desired, "--", path)
-        .stdout.decode("ascii")
-        .split()
-    )
-    if not found:
+    commit = next(commits_touching(git, desired, path), None)
+    if commit is None:
         return NOBODY
-    metas = _metas(git, [found[0], *found[2:3]])
-    return origin_of(metas[found[0]], metas[found[2]] if len(found) > 2 else None)
+    meta = _metas(git, [commit])[commit]
+    merged = meta.parents[1] if len(meta.parents) > 1 else ""
+    return origin_of(meta, _metas(git, [merged])[merged] if merged else None)
 
 
 def origin_of(meta: CommitMeta, merged: CommitMeta | None) -> Origin:

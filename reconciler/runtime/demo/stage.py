@@ -70,13 +70,13 @@ class Stage:
 
     def build(self) -> None:
         """Remote, people's clone, keys, certificates, settings and agent configurations."""
-        self._make_remote()
         reconciler = self.folder / "reconciler"
         clock = SystemClock()
         make_ca(reconciler / "ca", "demo", clock.now())
         signer = make_key(reconciler / "signing.key", PRINCIPAL)
         signers = allowed_signers_line(PRINCIPAL, signer.public_key())
         (self.folder / "allowed_signers").write_text(signers)
+        self._make_remote(signers)
         listen = f"127.0.0.1:{free_port()}"
         settings = Settings(
             cluster_id="demo",
@@ -96,12 +96,13 @@ class Stage:
         for number, node in enumerate(self.nodes, 1):
             self._configure(node, number, listen, clock)
 
-    def _make_remote(self) -> None:
+    def _make_remote(self, signers: str) -> None:
         self.remote.mkdir(parents=True)
         self.git("init", "--quiet", "--bare", "--initial-branch=main", str(self.remote), at=self.folder)
         self.git("clone", "--quiet", str(self.remote), str(self.people), at=self.folder)
         for path, text in cluster_files(self.racks).items():
             self.write(path, text)
+        self.write("cluster-state/trust/allowed_signers", signers)
         self.commit("A cluster of four racks, two queues", branch="main")
 
     def _configure(self, node: str, number: int, listen: str, clock: SystemClock) -> None:
