@@ -31,7 +31,7 @@ def forge() -> None:
 @click.pass_obj
 def preview(repo: Path, event_file: Path, into: Path) -> int:
     """Plan a pull request in its check: log, annotations, summary, and files for an artefact. Needs no secret."""
-    from reconciler.cli.show import now
+    from reconciler.cli.show import this_second
     from reconciler.render.plan.forms import exit_status
     from reconciler.runtime.clone import open_clone
     from reconciler.runtime.forge import job
@@ -43,7 +43,7 @@ def preview(repo: Path, event_file: Path, into: Path) -> int:
         raise UsageError("a finished workflow is no change to plan", code="UnknownEvent")
     clone = open_clone(repo)
     base, head = job.sides(clone.git, event)
-    found = planned(clone, head, now(), base=base)
+    found = planned(clone, head, this_second(), base=base)
     job.write_files(found, into)
     job.write_summary(found, _file("GITHUB_STEP_SUMMARY"))
     job.write_outputs(found, _file("GITHUB_OUTPUT"))
@@ -75,7 +75,7 @@ def comment(event_file: Path, artifact: Path) -> int:
 @click.pass_obj
 def recheck(repo: Path, event_file: Path) -> int:
     """Decide again before the merge; exit 4 only for what no preview has shown."""
-    from reconciler.cli.show import now
+    from reconciler.cli.show import this_second
     from reconciler.runtime.clone import open_clone
     from reconciler.runtime.forge import job
     from reconciler.runtime.forge.comment import Shown, shown_in
@@ -87,7 +87,7 @@ def recheck(repo: Path, event_file: Path) -> int:
     if not isinstance(event, MergeGroup):
         raise UsageError("only a merge group is checked again", code="UnknownEvent")
     clone = open_clone(repo)
-    found = planned(clone, event.head, now(), base=event.base)
+    found = planned(clone, event.head, this_second(), base=event.base)
     job.write_summary(found, _file("GITHUB_STEP_SUMMARY"))
     click.echo(job.log(found))
     try:

@@ -15,7 +15,7 @@ import click
 from reconciler.documents.values import tree_of
 from reconciler.errors import InvalidInput
 from reconciler.model.desired import Desired
-from reconciler.model.units import Instant
+from reconciler.model.units import SECOND, Instant
 from reconciler.runtime.clone import Clone, open_clone
 from reconciler.runtime.generation import Generation
 from reconciler.runtime.reading import DesiredReader
@@ -31,6 +31,11 @@ def width() -> int | None:
 def now() -> Instant:
     """Wall time: the only clock a verb reads."""
     return Instant(time.time_ns())
+
+
+def this_second() -> Instant:
+    """Wall time to the second, for what is printed to be asked for again."""
+    return Instant(now() // SECOND * SECOND)
 
 
 def cache_file(name: str) -> Path | None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
-
-import networkx as nx
 
 from reconciler.documents.check import Item
 from reconciler.documents.similar import did_you_mean, listed
@@ -49,10 +48,16 @@ def unknown_gpu_type(item: Item, name: str, known: Iterable[str], *path: str | i
 
 def cycles_of(edges: Mapping[str, Sequence[str | None]] | Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
     """One cycle of each knot, starting at its first name; sorted."""
-    return sorted(_cycles(edges))
+    try:
+        TopologicalSorter({a: [b for b in targets if b in edges] for a, targets in edges.items()}).prepare()
+    except CycleError:
+        return sorted(_cycles(edges))
+    return []
 
 
 def _cycles(edges: Mapping[str, Sequence[str | None]] | Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...]]:
+    import networkx as nx  # slow to import, and there hardly ever is a cycle
+
     graph: Any = nx.DiGraph()
     graph.add_nodes_from(sorted(edges))
     graph.add_edges_from(sorted((a, b) for a, targets in edges.items() for b in targets if b in edges))

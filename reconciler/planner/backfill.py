@@ -29,6 +29,8 @@ PER_QUEUE: Final = 8  # reservations of one queue, so that a long line of one te
 Openness = tuple[int, ...]
 """The bookings that do not bind a candidate, by number: jobs that are open to the same see the same GPUs."""
 
+_Rank = tuple[int | None, bool]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Booking:
@@ -59,7 +61,7 @@ class Bookings:
     """All bookings of one decision, in the order in which they were made."""
 
     __slots__ = (
-        "_bounds", "_by_queue", "_counts", "_draft", "_grace", "_idle", "_idle_gpus", "_nowhere", "_open", "_owners", "_spoken",
+        "_bounds", "_by_queue", "_counts", "_draft", "_grace", "_idle", "_idle_gpus", "_nowhere", "_open", "_outranked", "_owners", "_ranks", "_spoken",
         "made", "planner", "reservations",
     )  # fmt: skip
 
@@ -78,6 +80,8 @@ class Bookings:
         self._spoken: dict[GpuType, dict[int, int]] = {}
         self._idle_gpus: dict[GpuType, int] = {}
         self._grace: Nanoseconds | None = None
+        self._ranks: dict[tuple[object, ...], tuple[int, _Rank]] = {}  # with the version of the use they are for
+        self._outranked: dict[tuple[QueueName, _Rank], tuple[tuple[int, int], frozenset[int]]] = {}
 
     # --- making them ---
 
@@ -186,13 +190,22 @@ class Bookings:
 
     def _with(self, found: Openness, record: JobRecord, job: Job) -> Openness:
         """These, the candidate's own, and those of owners that it could evict."""
-        rank, own = self._rank(job), self._owners.get(record.job)
-        near = self._by_queue.get(job.queue, []) if rank[0] is not None else []
-        others = range(len(self.made)) if rank[1] else near
-        more = {number for number in others if self._outranks(job, rank, self.made[number])} if others else set()
-        if own is not None:
-            more.add(own)
+        own, more = self._owners.get(record.job), self._below(job)
+        if own is not None and own not in more:
+            more |= {own}
         return tuple(sorted(more.union(found))) if more else found
+
+    def _below(self, job: Job) -> frozenset[int]:
+        """Bookings whose owners it could evict; worked out once for equals, as long as nobody's use changes."""
+        rank = self._rank(job)
+        as_of, key = (len(self.made), self._draft.quotas.ahead.version), (job.queue, rank)
+        known = self._outranked.get(key)
+        if known is None or known[0] != as_of:
+            near = self._by_queue.get(job.queue, []) if rank[0] is not None else []
+            others = range(len(self.made)) if rank[1] else near
+            below = frozenset(number for number in others if self._outranks(job, rank, self.made[number]))
+            known = self._outranked[key] = as_of, below
+        return known[1]
 
     def idle(self, open_to: Openness) -> Openness:
         """Those of these bookings that have GPUs which are free now."""
@@ -205,15 +218,22 @@ class Bookings:
         """Free GPUs of these types that are booked."""
         return sum(self._idle_gpus.get(kind, 0) for kind in kinds)
 
-    def _rank(self, job: Job) -> tuple[int | None, bool]:
+    def _rank(self, job: Job) -> _Rank:
         """What it may evict by priority in its own queue (None: nobody), and whether it may take from other queues."""
+        version, key = self._draft.quotas.ahead.version, (job.queue, job.priority_class, job.gpus, job.gpu_types)
+        known = self._ranks.get(key)
+        if known is None or known[0] != version:
+            known = self._ranks[key] = version, self._rank_now(job)
+        return known[1]
+
+    def _rank_now(self, job: Job) -> _Rank:
         draft = self._draft
         own = draft.priority(job) if may_preempt(draft, job) else None
         if draft.desired.scheduling.preempt_other_queues == "never":
             return own, False
         return own, any(not draft.quotas.borrows(job.queue, kind, job.gpus) for kind in draft.types_for(job))
 
-    def _outranks(self, job: Job, rank: tuple[int | None, bool], booking: Booking) -> bool:
+    def _outranks(self, job: Job, rank: _Rank, booking: Booking) -> bool:
         """It could evict the owner, if that ran."""
         priority, reclaims = rank
         if (job.queue == booking.queue and priority is None) or (job.queue != booking.queue and not reclaims):

@@ -212,18 +212,30 @@ class Supply:
                     engine.give(index, shut)
             yield
 
+    def shut(self, gpu_type: GpuType) -> int:
+        """GPUs that nobody holds or was promised, and that the state of their nodes keeps from being on offer."""
+        return sum(
+            (self.ground.whole[n] & ~self.usable[n] & ~self.held[n] & ~self.promised[n]).bit_count()
+            for n in self.reduced if self.ground.nodes[n].shape.gpu_type == gpu_type
+        )  # fmt: skip
+
     @contextmanager
-    def promises_open(self, gpu_type: GpuType, promises: Iterable[Masks]) -> Iterator[None]:
-        """A trial in which the GPUs of these promises that nobody holds any more are on offer."""
+    def promises_open(self, gpu_type: GpuType, idle: Iterable[tuple[int, int]]) -> Iterator[None]:
+        """A trial in which these GPUs, which promises leave idle (`left_idle`), are on offer."""
         engine = self.engines[gpu_type]
         with engine.trial():
-            for masks in promises:
-                for node, mask in masks.items():
-                    index = self.ground.tree.index_of.get(node)
-                    free = mask & self.usable[index] & ~self.held[index] if index is not None else 0
-                    if free and index is not None and self.ground.nodes[index].shape.gpu_type == gpu_type:
-                        engine.give(index, free)
+            for index, free in idle:
+                engine.give(index, free)
             yield
+
+    def left_idle(self, gpu_type: GpuType, promises: Iterable[Masks]) -> Iterator[tuple[int, int]]:
+        """GPUs of these promises that nobody holds any more, as (node number, mask)."""
+        for masks in promises:
+            for node, mask in masks.items():
+                index = self.ground.tree.index_of.get(node)
+                free = mask & self.usable[index] & ~self.held[index] if index is not None else 0
+                if free and index is not None and self.ground.nodes[index].shape.gpu_type == gpu_type:
+                    yield index, free
 
 
 def drift_of(ground: Ground, observed: Observed, allocated: Allocation) -> tuple[Drift, ...]:

@@ -17,7 +17,7 @@ from reconciler.model.job import Job
 from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import Observed
 from reconciler.model.reasons import Reason, ReasonCode, reason
-from reconciler.model.units import ClassName, GpuType, Instant, JobKey, QueueName
+from reconciler.model.units import ClassName, GpuType, Instant, JobKey, NodeName, QueueName
 from reconciler.planner import placement
 from reconciler.planner.backfill import Bookings, Openness
 from reconciler.planner.draft import Draft, limit_of
@@ -101,7 +101,9 @@ class Never:
 class Explainer:
     """The reasons of a whole sweep's waiting jobs."""
 
-    __slots__ = ("_bookings", "_draft", "_known", "_passing", "_promised", "_standing")
+    __slots__ = (
+        "_bookings", "_draft", "_idle", "_idle_gpus", "_known", "_passing", "_promised", "_promised_on", "_shut", "_standing",
+    )  # fmt: skip
 
     def __init__(self, draft: Draft, standing: Standing, bookings: Bookings | None = None) -> None:
         self._draft, self._standing = draft, standing
@@ -109,6 +111,14 @@ class Explainer:
         self._known: dict[tuple[Likes, Openness], Reason] = {}
         self._promised = [r for r in draft.records.values() if r.promise is not None]
         self._passing = self._in_flight()
+        kinds, masks = draft.ground.types, [draft.masks(record) for record in self._promised]
+        self._idle = {kind: tuple(draft.supply.left_idle(kind, masks)) for kind in kinds}
+        self._idle_gpus = {kind: sum(mask.bit_count() for _, mask in self._idle[kind]) for kind in kinds}
+        self._promised_on: dict[NodeName, list[int]] = {}  # who has GPUs there, by number
+        for number, nodes in enumerate(masks):
+            for node in nodes:
+                self._promised_on.setdefault(node, []).append(number)
+        self._shut = {kind: draft.supply.shut(kind) for kind in kinds}
 
     def why(self, record: JobRecord, job: Job, alike: Likes) -> Reason:
         """The binding blocker; jobs that are `alike` share it, unless they avoid nodes."""
@@ -129,8 +139,9 @@ class Explainer:
         found: list[tuple[GpuType, int, SortKey | None]] = []
         for record in draft.records.values():
             job = draft.job(record)
-            if record.state is JobState.STARTING and job is not None and record.job in draft.types:
-                found.append((draft.types[record.job], record.gpus_held, draft.line(record, job)))
+            if record.state is JobState.STARTING and job is not None:
+                place = draft.line(record, job)
+                found += [(kind, gpus, place) for kind, gpus, _ in draft.parts(draft.masks(record))]
         for record in self._promised:
             job, kind = draft.job(record), draft.type_at(draft.masks(record))
             if job is not None and kind is not None:
@@ -214,11 +225,14 @@ class Explainer:
         """Free GPUs that are promised to someone else would be enough."""
         draft = self._draft
         for kind in types:
-            with draft.supply.promises_open(kind, (draft.masks(r) for r in self._promised)):
-                spot = draft.look(record, job, kind) if self._promised else None
+            if not self._idle[kind] or self._idle_gpus[kind] + draft.supply.engines[kind].free_gpus() < job.gpus:
+                continue
+            with draft.supply.promises_open(kind, self._idle[kind]):
+                spot = draft.look(record, job, kind)
             if isinstance(spot, Spot):
                 wanted = {draft.ground.nodes[index].name: mask for index, mask in spot.rows}
-                for owner in self._promised:
+                near = sorted({number for node in wanted for number in self._promised_on.get(node, ())})
+                for owner in (self._promised[number] for number in near):
                     shared = sum((wanted.get(n, 0) & mask).bit_count() for n, mask in draft.masks(owner).items())
                     if shared:
                         yield reason(ReasonCode.HELD_FOR, gpus=shared, owner=owner.job)
@@ -230,6 +244,8 @@ class Explainer:
         for kind in types:
             if not draft.supply.reduced:
                 return
+            if self._shut[kind] + draft.supply.engines[kind].free_gpus() < job.gpus:
+                continue
             with draft.supply.everything_open(kind):
                 spot = draft.look(record, job, kind)
             if isinstance(spot, Spot):
@@ -260,9 +276,10 @@ class Explainer:
         claims = [self._standing.claim(job, kind) for kind in types]
         evictable, protected = sum(claim.most() for claim in claims), sum(claim.protected() for claim in claims)
         total = sum(free.values())
-        could_have = total + self._passed_on(record, job, types)
-        if total >= need and max(free.values()) < need and max(free.values()) + evictable < need:
-            return reason(ReasonCode.GPU_TYPE_SPLIT, need=need, free=max(free.values()))
+        could = {kind: free[kind] + self._passed_on(record, job, (kind,)) for kind in types}
+        could_have, of_one = sum(could.values()), max(could.values())
+        if could_have >= need > of_one + evictable and not job.mixed_types:
+            return reason(ReasonCode.GPU_TYPE_SPLIT, need=need, free=of_one)
         if could_have + evictable >= need:
             return self._wrong_shape(record, job, max(types, key=lambda kind: (free[kind], kind)))
         if (unfair := _unfair(draft, job, claims, need - could_have - evictable)) is not None:

@@ -64,10 +64,28 @@ class Effort:
         self.spent = 0
 
 
+class Guards(NamedTuple):
+    """What guarantees keep from the jobs of one leaf: the leaves that may give up nothing, and the GPUs they use."""
+
+    leaves: tuple[int, ...]
+    gpus: int
+
+
 class Standing:
     """Who stands where in each queue, for one decision: made once, asked by every blocked job."""
 
-    __slots__ = ("_draft", "_guarded", "_known", "_leaves", "_rows", "_sides", "effort")
+    __slots__ = (
+        "_draft",
+        "_guarded",
+        "_guards",
+        "_known",
+        "_leaves",
+        "_reach",
+        "_rows",
+        "_sides",
+        "_version",
+        "effort",
+    )
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -76,6 +94,9 @@ class Standing:
         self._guarded: dict[tuple[int, GpuType], list[Shielded]] = {}
         self._leaves: dict[GpuType, list[int]] = {}
         self._sides: dict[tuple[int, int], Sides] = {}
+        self._version = draft.quotas.ahead.version  # of the use for which the next two hold
+        self._reach: dict[GpuType, list[int]] = {}
+        self._guards: dict[tuple[int, GpuType], Guards] = {}
         self.effort = Effort()
 
     def below(
@@ -110,6 +131,41 @@ class Standing:
             self._guarded[key] = [_shielded(row, GUARANTEE) for row in self._of(leaf, gpu_type)]
         return self._guarded[key]
 
+    def guards(self, own: int, gpu_type: GpuType) -> Guards:
+        """The leaves from which nobody in the leaf `own` may take anything, for their guarantees."""
+        self._keep_up()
+        found = self._guards.get((own, gpu_type))
+        if found is None:
+            others = (leaf for leaf in self.leaves(gpu_type) if leaf != own)
+            leaves = tuple(leaf for leaf in others if not self.is_above(own, leaf, gpu_type))
+            gpus = sum(self._draft.quotas.ahead.under(leaf, gpu_type) for leaf in leaves)
+            found = self._guards[own, gpu_type] = Guards(leaves, gpus)
+        return found
+
+    def is_above(self, own: int, leaf: int, gpu_type: GpuType) -> bool:
+        """From a leaf up to below its common queue with `own`, all have more than they are guaranteed."""
+        self._keep_up()
+        reach = self._reach.get(gpu_type)
+        if reach is None:
+            reach = self._reach[gpu_type] = self._reaches(gpu_type)
+        return reach[leaf] >= len(self.sides(own, leaf).side)
+
+    def _reaches(self, gpu_type: GpuType) -> list[int]:
+        """For each queue how many there are, from it upwards without a gap, that have more than they are guaranteed."""
+        quotas, found = self._draft.quotas, list[int]()
+        for number, parent in enumerate(quotas.branches.parents):  # parents come before their children
+            more = found[parent] if parent >= 0 else 0
+            found.append(1 + more if quotas.is_above(number, gpu_type) else 0)
+        return found
+
+    def _keep_up(self) -> None:
+        """Forget what was worked out for another use than the present one."""
+        version = self._draft.quotas.ahead.version
+        if version != self._version:
+            self._version = version
+            self._reach.clear()
+            self._guards.clear()
+
     def leaves(self, gpu_type: GpuType) -> list[int]:
         """Leaves with running gangs of a type, in order."""
         if gpu_type not in self._leaves:
@@ -120,10 +176,15 @@ class Standing:
         """How two leaves lie to each other; worked out once."""
         found = self._sides.get((own, other))
         if found is None:
-            mine, theirs = (self._draft.quotas.branches.path(leaf) for leaf in (own, other))
-            common = next(number for number in theirs if number in mine)
-            height = mine.index(common)
-            found = self._sides[own, other] = Sides(height, mine[max(0, height - 1)], theirs[: theirs.index(common)])
+            branches = self._draft.quotas.branches
+            mine = branches.path(own)
+            if other in mine:
+                height = mine.index(other)
+                found = Sides(height, mine[max(0, height - 1)], ())
+            else:
+                height, below, side = self.sides(own, branches.parents[other])
+                found = Sides(height, below, (other, *side))
+            self._sides[own, other] = found
         return found
 
     def forget(self, gone: Iterable[JobKey] = ()) -> None:
@@ -131,6 +192,7 @@ class Standing:
         left = set(gone)
         self._known.clear()
         self._guarded.clear()
+        self._guards.clear()
         self._leaves.clear()
         if not left or self._rows is None:
             self._rows = None
@@ -231,26 +293,17 @@ class Claim:
         """Those whom only a protection keeps; after them the gangs of queues that have no more than their guarantee."""
         for kept in self._keepers:
             yield from kept
-        for leaf in self._standing.leaves(self.gpu_type):
-            if self._is_other(leaf) and not self._is_above(leaf):
-                yield from self._standing.guarded(leaf, self.gpu_type)
+        for leaf in self._guards().leaves:
+            yield from self._standing.guarded(leaf, self.gpu_type)
 
     def protected(self) -> int:
         """GPUs of those whom only a protection keeps."""
-        guarded = (
-            self._draft.quotas.ahead.under(leaf, self.gpu_type)
-            for leaf in self._standing.leaves(self.gpu_type)
-            if self._is_other(leaf) and not self._is_above(leaf)
-        )
-        return sum(one.gpus for kept in self._keepers for one in kept) + sum(guarded)
+        return sum(one.gpus for kept in self._keepers for one in kept) + self._guards().gpus
 
-    def _is_other(self, leaf: int) -> bool:
-        return leaf != self._path[0] and self._draft.desired.scheduling.preempt_other_queues != "never"
-
-    def _is_above(self, leaf: int) -> bool:
-        """From the leaf up to below the common queue, all have more than they are guaranteed."""
-        side, quotas = self._standing.sides(self._path[0], leaf).side, self._draft.quotas
-        return all(quotas.is_above(number, self.gpu_type) for number in side)
+    def _guards(self) -> Guards:
+        if self._draft.desired.scheduling.preempt_other_queues == "never":
+            return Guards((), 0)
+        return self._standing.guards(self._path[0], self.gpu_type)
 
     def _take_from_others(self, able: list[Candidate]) -> None:
         """Level by level, nearest common queue first: who is nearer may make room in the guarantee of who is farther."""
@@ -278,7 +331,7 @@ class Claim:
                 inside = min(sum(nearer), self._job.gpus + max(nearer, default=0))
                 overs[own] = (over - inside, inside)
             over, inside = max(0, overs[own][0]), overs[own][1]
-            if (over and not by_share) or not self._is_above(leaf):
+            if (over and not by_share) or not self._standing.is_above(own_leaf, leaf, self.gpu_type):
                 continue
             is_owner = not over and (not by_share or not inside)
             some, kept = self._standing.others(leaf, self.gpu_type, reclaim=is_owner)

@@ -52,9 +52,7 @@ class JobExplained:
         return found
 
 
-def explained(
-    desired: Desired, observed: Observed, allocated: Allocation, key: JobKey, now: Instant
-) -> JobExplained:
+def explained(desired: Desired, observed: Observed, allocated: Allocation, key: JobKey, now: Instant) -> JobExplained:
     """Worked out for this moment. A job that does not wait has nothing to explain but its reason."""
     record = allocated.jobs[key]
     if record.state not in (JobState.PENDING, JobState.HELD, JobState.PROMISED):

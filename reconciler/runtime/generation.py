@@ -147,16 +147,25 @@ def generation_of(commit: str, files: Files) -> Generation:
     )
 
 
-def next_generation(inputs: Inputs) -> NextGeneration:
-    """Decide, judge, and say what the next state commit changes.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """A decision that its judge let pass. `inputs` with what policies hold back; `seen` are the observation's files."""
+
+    inputs: Inputs
+    decision: Decision
+    seen: Files
+    digest: str
+
+
+def decided(inputs: Inputs) -> Decided:
+    """Let the policies speak, decide, and have it judged by code that did not make it.
 
     Raises BrokenInvariant when the independent judge refuses the decision: nothing of it may be committed.
     """
-    # 1. Let the policies speak; decide, and have it judged by code that did not make it.
     previous = inputs.previous.allocation
     judge: Judge | None = None
     if (verdicts := inputs.verdicts) is not None:
-        held = verdicts.holds(_standing(inputs))
+        held = verdicts.holds(standing(inputs))
         inputs = replace(inputs, desired=replace(inputs.desired, policy=held))
         judge = judge_of(verdicts.over_plans, inputs.desired, previous)
     decision = decide(inputs.desired, inputs.observed, previous, inputs.now, judge)
@@ -167,6 +176,18 @@ def next_generation(inputs: Inputs) -> NextGeneration:
     if found:
         told = "; ".join(str(violation) for violation in found)
         raise BrokenInvariant(f"a decision was refused by its judge: {told} (inputs {digest})")
+    return Decided(inputs=inputs, decision=decision, seen=all_seen, digest=digest)
+
+
+def next_generation(inputs: Inputs) -> NextGeneration:
+    """Decide, judge, and say what the next state commit changes.
+
+    Raises BrokenInvariant when the independent judge refuses the decision: nothing of it may be committed.
+    """
+    # 1. Decide.
+    found = decided(inputs)
+    inputs, decision, all_seen, digest = found.inputs, found.decision, found.seen, found.digest
+    previous, inventory = inputs.previous.allocation, inputs.desired.inventory
     # 2. Derive each node's orders, and everything that differs in the tree. A generation that changes nothing is
     #    committed only to record what was observed.
     allocation = decision.allocation
@@ -248,7 +269,7 @@ def inputs_digest(inputs: Inputs, seen: Files) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _standing(inputs: Inputs) -> dict[JobKey, Provenance]:
+def standing(inputs: Inputs) -> dict[JobKey, Provenance]:
     """The provenance that speaks of the files as they are: what is only proposed does not ride on older approvals."""
     files, frozen = dict(inputs.read), inputs.desired.frozen
     return {

@@ -22,7 +22,7 @@ from reconciler.render.plan import Basis, Plan, Side, plan_of, refused_plan
 from reconciler.render.plan.build import Told
 from reconciler.render.plan.model import Removal
 from reconciler.runtime.clone import Clone
-from reconciler.runtime.generation import Generation, Inputs, NextGeneration, next_generation
+from reconciler.runtime.generation import Decided, Generation, Inputs, decided, standing
 from reconciler.runtime.guards import ACKNOWLEDGE, removals
 from reconciler.runtime.known_states import known_generation
 from reconciler.runtime.reading import DesiredReader, ReadDesired
@@ -36,7 +36,7 @@ _WATCHED = 40
 _LINES = 200
 """Edited files whose jobs are told with their line."""
 _INSTANTS = 60
-_LOOKS = 2_000
+_LOOKS = 1_500
 """Instants a forecast looks at, and waiting jobs it looks at in all: a preview has seconds."""
 
 
@@ -100,8 +100,8 @@ class Preview:
             return refused_plan(self._basis(now, self._current.summary.cluster_id, ""), told)
         before, without = self._without(now)
         following = self._decide(self._head, now)
-        after = following.allocation
-        basis = self._basis(now, following.inputs.desired.cluster, following.summary.inputs_digest)
+        after = following.decision.allocation
+        basis = self._basis(now, following.inputs.desired.cluster, following.digest)
         watched = self._watched((before, without), (self._head.desired, after))
         sides = [
             Side(desired=desired, allocation=found, starts=starts_of(desired, self._current, found, now, watched))
@@ -115,25 +115,25 @@ class Preview:
             if self._base.desired is None:
                 raise InvalidInput(self._base.diagnostics)
             found = self._decide(self._base, now)
-            return found.inputs.desired, found.allocation
-        current = self._current
-        recorded = self._reader.recorded(current.commit, current.summary.desired_commit, current.frozen).desired
-        assert recorded is not None or self._head.desired is not None
-        return recorded or self._head.desired, current.allocation  # type: ignore[return-value]  # one of the two is there
+            return found.inputs.desired, found.decision.allocation
+        recorded = self._before().desired or self._head.desired
+        assert recorded is not None  # the caller looked at the head
+        return recorded, self._current.allocation
 
-    def _decide(self, read: ReadDesired, now: Instant) -> NextGeneration:
+    def _decide(self, read: ReadDesired, now: Instant) -> Decided:
+        return decided(self._inputs(read, now))
+
+    def _inputs(self, read: ReadDesired, now: Instant) -> Inputs:
         assert read.desired is not None
-        return next_generation(
-            Inputs(
-                desired=read.desired,
-                read=read.read,
-                frozen=read.frozen,
-                observed=self._current.observed,
-                previous=self._current,
-                now=now,
-                trigger="preview",
-                verdicts=read.verdicts,
-            )
+        return Inputs(
+            desired=read.desired,
+            read=read.read,
+            frozen=read.frozen,
+            observed=self._current.observed,
+            previous=self._current,
+            now=now,
+            trigger="preview",
+            verdicts=read.verdicts,
         )
 
     def _basis(self, now: Instant, cluster: str, inputs: str) -> Basis:
@@ -158,7 +158,7 @@ class Preview:
         files = self._files()
         return Told(
             diagnostics=self._diagnostics(self._head),
-            known=self._diagnostics(self._base) if self._base is not None else (),
+            known=self._diagnostics(self._before()),
             files=files,
             sources={**_sources(self._base, files), **_sources(self._head, files)},
             removals=tuple(
@@ -171,17 +171,20 @@ class Preview:
     def _diagnostics(self, read: ReadDesired) -> tuple[Diagnostic, ...]:
         """Of the files, and of the policies that judge them."""
         found = list(read.diagnostics)
-        if read.verdicts is not None:
-            found += read.verdicts.diagnostics(self._current.observed.provenance, proposal=True)
+        if read.verdicts is not None and read.desired is not None:
+            found += read.verdicts.diagnostics(
+                standing(self._inputs(read, self._current.summary.decided_at)), proposal=True
+            )
         return sorted_by_place(found)
 
     def _files(self) -> tuple[str, ...]:
         """Paths that differ between base (or what was decided on last) and head, sorted."""
-        before = self._base
-        if before is None:
-            current = self._current
-            before = self._reader.recorded(current.commit, current.summary.desired_commit, current.frozen)
-        return tuple(sorted({path for path, _ in {*before.read} ^ {*self._head.read}}))
+        return tuple(sorted({path for path, _ in {*self._before().read} ^ {*self._head.read}}))
+
+    def _before(self) -> ReadDesired:
+        """The base; without one, what was decided on last."""
+        current = self._current
+        return self._base or self._reader.recorded(current.commit, current.summary.desired_commit, current.frozen)
 
     def _watched(self, *sides: tuple[Desired, Allocation]) -> frozenset[JobKey]:
         """Waiting jobs whose start matters: those the change edits or brings, and the first in age of the rest."""

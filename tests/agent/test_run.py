@@ -139,7 +139,8 @@ def test_a_command_that_does_not_exist_is_named(agents: Agents, hub: Hub, repo: 
     assert ended.exitCode == 127
     assert ended.reason == "LaunchFailed: No such file or directory: no-such-trainer"
     told = {log.read_text() for log in (agents.folder / "logs").rglob("*.log")}
-    assert told == {"gangops: this rank could not be started: No such file or directory: no-such-trainer\n"}
+    # The first rank that fails ends the others, which may not have come to say anything.
+    assert told - {""} == {"gangops: this rank could not be started: No such file or directory: no-such-trainer\n"}
 
 
 def test_what_ignores_sigterm_or_hides_in_another_session_is_killed(

@@ -101,7 +101,9 @@ def main() -> None:
         again = decide(desired, seen, first.allocation, Instant(START + 1))
         rows["decide, nothing changed"] = [time.process_time() - began]
         told = ", ".join(f"{name} {min(times) * 1000:.0f} ms" for name, times in rows.items())
-        print(f"{nodes} nodes, {len(known.jobs)} jobs, {mode}, from other queues {others}, {count} reservations: {told}, changed {again.changed}")
+        print(
+            f"{nodes} nodes, {len(known.jobs)} jobs, {mode}, from other queues {others}, {count} reservations: {told}, changed {again.changed}"
+        )
 
 
 if __name__ == "__main__":

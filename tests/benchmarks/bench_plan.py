@@ -54,9 +54,11 @@ def build(folder: Path, nodes: int, jobs: int) -> None:
         f'"gpu-[{r * RACK + 1:04}-{min(nodes, r * RACK + RACK):04}]", profile: hgx, rack: r{r:03}}}\n'
         for r in range(racks)
     )
-    files["cluster-state/queues/tree.yaml"] = BASE["cluster-state/queues/tree.yaml"].replace(
-        "guaranteed: {H100: 128}, ceiling: {H100: 224}", "guaranteed: {H100: 4000}"
-    ).replace("guaranteed: {H100: 64}, ceiling: {H100: 192}", "guaranteed: {H100: 2000}")
+    files["cluster-state/queues/tree.yaml"] = (
+        BASE["cluster-state/queues/tree.yaml"]
+        .replace("guaranteed: {H100: 128}, ceiling: {H100: 224}", "guaranteed: {H100: 4000}")
+        .replace("guaranteed: {H100: 64}, ceiling: {H100: 192}", "guaranteed: {H100: 2000}")
+    )
     for number in range(jobs):
         name = f"{'nlp' if number % 2 else 'vision'}/job-{number:05}"
         files[path(name)] = text(name, SIZES[number % len(SIZES)], limit=f"{1 + number % 72}h")
@@ -78,7 +80,12 @@ def build(folder: Path, nodes: int, jobs: int) -> None:
 
 def measured(what: str, remote: Path, cache: Path) -> None:
     """One preview in a process of its own."""
-    environment = {"PATH": os.environ["PATH"], "HOME": os.devnull, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": str(ROOT)}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": os.devnull,
+        "XDG_CACHE_HOME": str(cache),
+        "PYTHONPATH": str(ROOT),
+    }
     command = [sys.executable, "-m", "reconciler.cli", "-C", str(remote), "plan", "--no-fetch", "--base", "main", "--head",
                "pull", "--at", "2026-01-01T02:00:00Z"]  # fmt: skip
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -136,7 +136,9 @@ JOBS: Mapping[str, str] = {
     "nlp/eval-3": text("nlp/eval-3", 8, limit="4h"),
     "vision/clip-ft": text("vision/clip-ft", 32, saves("vision/clip-ft"), limit="2d"),
     "vision/segment": text("vision/segment", 8, limit="6h"),
-    **{f"vision/sweep-{n}": text(f"vision/sweep-{n}", 16, SCAVENGER, saves(f"vision/sweep-{n}")) for n in range(11, 15)},
+    **{
+        f"vision/sweep-{n}": text(f"vision/sweep-{n}", 16, SCAVENGER, saves(f"vision/sweep-{n}")) for n in range(11, 15)
+    },
     "vision/dino-l": text("vision/dino-l", 56, "topology: {required: {job: rack}}", saves("vision/dino-l"), limit="3d"),
     "vision/giant": text("vision/giant", 64, "topology: {required: {job: rack}}", limit="1d"),
 }
@@ -218,16 +220,24 @@ def _run(job: str, run: str) -> Files:
 
 PULLS: dict[str, Callable[[], Files]] = {
     "new-job": lambda: _new("nlp/llama7b-sft", 8, saves("nlp/llama7b-sft")),
-    "new-job-reclaims": lambda: _new("nlp/llama7b-sft", 32, saves("nlp/llama7b-sft"), MODEL.replace("data: 4", "data: 2")),
+    "new-job-reclaims": lambda: _new(
+        "nlp/llama7b-sft", 32, saves("nlp/llama7b-sft"), MODEL.replace("data: 4", "data: 2")
+    ),
     "priority-raised": lambda: {path("vision/sweep-12"): JOBS["vision/sweep-12"].replace("scavenger", "production")},
-    "quota-cut": lambda: {QUEUE_FILE: QUEUES.replace("guaranteed: {H100: 128}", "guaranteed: {H100: 64}").replace("192", "96")},
+    "quota-cut": lambda: {
+        QUEUE_FILE: QUEUES.replace("guaranteed: {H100: 128}", "guaranteed: {H100: 64}").replace("192", "96")
+    },
     "node-cordoned": lambda: {
-        NODES_FILE: NODES.replace("profile: hgx, rack: r02", 'profile: hgx, rack: r02, overrides: {gpu-009: {cordoned: fan}}')
+        NODES_FILE: NODES.replace(
+            "profile: hgx, rack: r02", "profile: hgx, rack: r02, overrides: {gpu-009: {cordoned: fan}}"
+        )
     },
     "rack-removed": lambda: {NODES_FILE: "---\n".join(NODES.split("---\n")[:3])},
     "mass-removal": lambda: {**{path(job): None for job in JOBS}, "cluster-state/jobs/.gitkeep": ""},
     "invalid-file": lambda: {
-        path("nlp/llama7b-sft"): text("nlp/llama7b-sft", 16).replace("queue: nlp", "queue: nlq").replace("16", "sixteen")
+        path("nlp/llama7b-sft"): text("nlp/llama7b-sft", 16)
+        .replace("queue: nlp", "queue: nlq")
+        .replace("16", "sixteen")
     },
     "invalid-cluster": lambda: {QUEUE_FILE: QUEUES.replace("parent: root", "parent: rot")},
     "denied-by-policy": lambda: _new("nlp/llama7b-sft", 12),
@@ -250,7 +260,7 @@ PULLS: dict[str, Callable[[], Files]] = {
     "hostile-text": lambda: {
         "policies/base.yaml": POLICY.replace(
             "Without a time limit nobody behind it can be told a start.",
-            "\"@everyone <img src=x onerror=alert(1)> | `rm -rf` ::error::x ``` https://evil.example #1\"",
+            '"@everyone <img src=x onerror=alert(1)> | `rm -rf` ::error::x ``` https://evil.example #1"',
         ),
         path("nlp/odd"): text("nlp/odd", 8).replace("  timeLimit: 12h\n", ""),
     },

@@ -25,7 +25,7 @@ STATUS = {
 }
 HEADLINES = {
     "new-job": "1 placed",
-    "new-job-reclaims": "2 preempted, 1 placed after victims",
+    "new-job-reclaims": "1 preempted, 1 placed after victims",
     "priority-raised": "1 preempted, 1 placed after victims",
     "mass-removal": "stops 7 of 7 running jobs",
     "nothing-changes": "no job changes",
@@ -68,7 +68,11 @@ def test_the_exit_status_says_whether_it_may_be_merged(name: str, plans: dict[st
 
 @pytest.mark.parametrize(("name", "told"), HEADLINES.items())
 def test_the_headline_names_the_biggest_consequence(name: str, told: str, plans: dict[str, Plan]) -> None:
-    assert plan_markdown(plans[name]).splitlines()[2].startswith(f"### gangops plan: `{plans[name].basis.cluster}` — {told} ·")
+    assert (
+        plan_markdown(plans[name])
+        .splitlines()[2]
+        .startswith(f"### gangops plan: `{plans[name].basis.cluster}` — {told} ·")
+    )
 
 
 def test_who_pays_stands_above_every_fold(plans: dict[str, Plan]) -> None:

@@ -22,7 +22,7 @@ from reconciler.render.plan.forms import exit_status
 from reconciler.render.plan.machine import plan_text_json
 from reconciler.render.plan.page import plan_page
 from reconciler.runtime.clone import open_clone
-from reconciler.runtime.forge.job import annotations
+from reconciler.runtime.forge.job import annotation_lines
 from reconciler.runtime.known_states import known_generation
 from reconciler.runtime.preview import preview
 from tests.runtime.lab import Desk, Lab, job_file, job_text, jobs
@@ -122,7 +122,9 @@ def test_a_preview_names_what_it_stands_on_and_is_stale_as_soon_as_that_moves(la
     stale = gangops(clone, *sides, "--check", digest)
     assert (stale.return_value, stale.stdout.partition(":")[0]) == (6, "stale")
     assert gangops(clone, *sides, "--check", digest, "--state", then).return_value == ExitStatus.OK
-    assert gangops(clone, *sides, "--check", digest[:4]).return_value == ExitStatus.LOST_RACE  # too short to mean anything
+    assert (
+        gangops(clone, *sides, "--check", digest[:4]).return_value == ExitStatus.LOST_RACE
+    )  # too short to mean anything
 
 
 def test_the_command_in_the_footer_prints_the_same_plan(lab: Lab) -> None:
@@ -153,7 +155,7 @@ def test_findings_become_annotations_at_their_lines(lab: Lab) -> None:
     settled(lab)
     base = lab.remote.tip("refs/heads/main")
     head = lab.desire({job_file(f"j{n}"): job_text(f"j{n}").replace("gpus: 8", "gpus: many") for n in range(12)})
-    told = annotations(planned(lab, head, base=base))
+    told = annotation_lines(planned(lab, head, base=base))
     errors = [line for line in told if line.startswith("::error ")]
     assert len(errors) == 10
     assert errors[0] == (
@@ -166,13 +168,14 @@ def test_findings_become_annotations_at_their_lines(lab: Lab) -> None:
 TOKEN = "c0ffee0123"
 
 
-
 @pytest.mark.parametrize(("before", "after"), [(TOKEN, ""), ("", TOKEN), (TOKEN, "c0ffee9999"), ("c0ffee9999", TOKEN)])
 def test_the_value_of_a_variable_is_printed_nowhere(before: str, after: str, lab: Lab) -> None:
     settled(lab)
 
     def text(value: str) -> str:
-        return job_text("a").replace("train.py]}", f"train.py], env: {{MODEL_HASH: '{value}'}}}}" if value else "train.py]}")
+        return job_text("a").replace(
+            "train.py]}", f"train.py], env: {{MODEL_HASH: '{value}'}}}}" if value else "train.py]}"
+        )
 
     base = lab.desire({job_file("a"): text(before)})
     plan = planned(lab, lab.desire({job_file("a"): text(after)}), base=base)
@@ -293,7 +296,10 @@ def test_validate_and_plan_never_run_what_a_clone_names(lab: Lab) -> None:
     clone.refresh()
     plan = preview(clone, head, Instant(lab.clock.now()), base=base)
     assert [row.job for row in plan.rows] == ["nlp/b"]
-    assert CliRunner().invoke(root, ["-C", str(folder), "validate", "--rev", head], standalone_mode=False).return_value == 0
+    assert (
+        CliRunner().invoke(root, ["-C", str(folder), "validate", "--rev", head], standalone_mode=False).return_value
+        == 0
+    )
     assert not ran.exists()
 
 

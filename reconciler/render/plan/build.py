@@ -125,7 +125,7 @@ def _rows(base: Side, head: Side, observed: Observed, told: Told, nodes: Nodes, 
     for step, key in sorted(found, key=lambda row: (rank[row[0]], row[1])):
         row = _Row(key, step, base, head)
         placement = row.target
-        ranks = ()
+        ranks: tuple[RankLine, ...] = ()
         if step in _GETS_A_PLACE and placement is not None and len(placement.masks) <= left:
             ranks = tuple(_rank_lines(placement))
             left -= len(ranks)
@@ -194,8 +194,10 @@ def _why(record: JobRecord | None) -> str:
     """Its reason; the price is told apart from it."""
     if record is None:
         return "its file is gone, and nothing of it is left"
-    return one_line(sentence(record.reason)).partition("; ")[0] if record.reason.number("lost") is not None else one_line(
-        sentence(record.reason)
+    return (
+        one_line(sentence(record.reason)).partition("; ")[0]
+        if record.reason.number("lost") is not None
+        else one_line(sentence(record.reason))
     )
 
 

@@ -209,4 +209,3 @@ def drift_lines(nodes: Nodes, known: Nodes | None) -> Iterator[Finding]:
                 detail=f"{detail}: {drift.detail}" if drift.detail else detail,
                 new=(drift.node, drift.code) not in old,
             )  # fmt: skip
-

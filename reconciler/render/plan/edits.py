@@ -57,7 +57,9 @@ def _edits(before: Job, after: Job) -> Iterator[Edit]:
 
 def _lists(before: Job, after: Job) -> Iterator[Edit]:
     if before.gpu_types != after.gpu_types:
-        yield Edit(field="gpuType", before=_text(" or ".join(before.gpu_types)), after=_text(" or ".join(after.gpu_types)))
+        yield Edit(
+            field="gpuType", before=_text(" or ".join(before.gpu_types)), after=_text(" or ".join(after.gpu_types))
+        )
     if before.dimensions != after.dimensions:
         yield Edit(field="parallelism", before=_sizes(before), after=_sizes(after))
     for name in ("required", "preferred"):

@@ -8,6 +8,7 @@ reference or a command; all other signs with a meaning are written as entities.
 from __future__ import annotations
 
 import re
+from textwrap import wrap
 
 from reconciler.render.names import one_line
 
@@ -16,18 +17,20 @@ _BREAKS = re.compile(
     r"(?<=[@#])"  # mentions, references to issues
     r"|(?<=:)(?=:)|(?<=:)(?=//)"  # commands to a build's log, addresses
     r"|(?<=:)(?=[a-z0-9_+-]+:)"  # names of emoji
-    r"|(?<=\bwww)(?=\.)|(?<=\bGH)(?=-[0-9])"  # addresses and issues without a sign
-    r"|(?<=\b[0-9a-f]{4})(?=[0-9a-f]{3,36}\b)",  # commits
+    r"|(?<=\bwww)(?=\.)|(?<=\bGH)(?=-[0-9])",  # addresses and issues without a sign
     re.IGNORECASE,
 )
-_ENTITIES = {ord(sign): f"&#{ord(sign)};" for sign in "&<>|\\`*_~[]@#!${}^\""}
+_COMMIT = re.compile(r"\b[0-9a-f]{7,40}\b", re.IGNORECASE)
+_HERE = "\ue000"  # where a gap goes; no text can bring this one along, for it is not printable
+_ENTITIES = {ord(sign): f"&#{ord(sign)};" for sign in '&<>|\\`*_~[]@#!${}^"'}
 _NAME = re.compile(r"[A-Za-z0-9 ._/+,=:()>\[\]-]*[A-Za-z0-9.)\]]")
 
 
 def prose(text: str, most: int = 300) -> str:
     """One line of text, at most so many characters of it."""
-    parts = _BREAKS.split(_short(text, most).replace("->", "→"))
-    return _GAP.join(part.translate(_ENTITIES) for part in parts)
+    shown = _BREAKS.sub(_HERE, _short(text, most).replace("->", "→"))
+    shown = _COMMIT.sub(lambda found: _HERE.join(wrap(found[0], 5)), shown)
+    return shown.translate(_ENTITIES).replace(_HERE, _GAP)
 
 
 def code(text: str, most: int = 200) -> str:

@@ -38,14 +38,18 @@ def plan_from_json(raw: bytes) -> Plan:
     if len(raw) > _MOST_BYTES:
         raise StoreError(f"the artefact has {len(raw)} bytes; at most {_MOST_BYTES} are read", code="BadArtifact")
     try:
-        tree = json.loads(raw.decode("utf-8"))
-        if not isinstance(tree, dict) or tree.pop("kind", None) != "Plan":
-            raise ValueError("it is no plan")
-        if str(tree.pop("formatVersion", "")).partition(".")[0] != FORMAT.partition(".")[0]:
-            raise ValueError("its format is of another version")
-        return _codec.value_of(Plan, tree)
+        return _codec.value_of(Plan, _unwrapped(json.loads(raw.decode("utf-8"))))
     except (ValueError, RecursionError, StoreError) as err:
         raise StoreError(f"the artefact cannot be read: {str(err)[:200]}", code="BadArtifact") from err
+
+
+def _unwrapped(tree: object) -> dict[str, typing.Any]:
+    """The plan without what says that it is one. Raises ValueError."""
+    if not isinstance(tree, dict) or tree.pop("kind", None) != "Plan":
+        raise ValueError("it is no plan")
+    if str(tree.pop("formatVersion", "")).partition(".")[0] != FORMAT.partition(".")[0]:
+        raise ValueError("its format is of another version")
+    return tree
 
 
 # --- schema ---
@@ -56,7 +60,11 @@ def plan_schema() -> bytes:
     definitions: dict[str, object] = {}
     whole = _object(Plan, definitions)
     properties = {
-        "formatVersion": {"type": "string", "pattern": r"^1\.[0-9]+$", "description": "Ignore unknown keys within 1.x."},
+        "formatVersion": {
+            "type": "string",
+            "pattern": r"^1\.[0-9]+$",
+            "description": "Ignore unknown keys within 1.x.",
+        },
         "kind": {"const": "Plan"},
         **typing.cast("dict[str, object]", whole["properties"]),
     }
@@ -103,4 +111,3 @@ def _type(hint: typing.Any, definitions: dict[str, object]) -> dict[str, object]
     if isinstance(hint, type) and issubclass(hint, Enum):
         return {"enum": [member.value for member in hint]}
     return {"type": {bool: "boolean", int: "integer", str: "string"}[hint]}
-

@@ -7,9 +7,9 @@ cut in a fence, a fold or a character.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+from reconciler.render.names import gpu_hours, span
 from reconciler.render.plan import words
 from reconciler.render.plan.escape import code, fenced, prose
 from reconciler.render.plan.model import Finding, Plan, Row, Step
@@ -63,11 +63,11 @@ def marker(cluster: str) -> str:
 
 def plan_markdown(plan: Plan, *, limit: int = LIMIT, more: str = "") -> str:
     """The plan in fewer than `limit` characters. `more`: markdown of ours that says where all of it is."""
-    for detail in _LADDER:
+    for detail in _LADDER[:-1]:
         told = _render(plan, detail, more)
         if len(told) < limit:
             return told
-    return told
+    return _render(plan, _LADDER[-1], more)
 
 
 def _render(plan: Plan, detail: _Detail, more: str) -> str:
@@ -119,7 +119,7 @@ def _victims(plan: Plan, detail: _Detail) -> str:
     if not victims:
         return ""
     lost = sum(row.lost_gpu_seconds for row in victims)
-    price = f", {words.gpu_hours(lost)} of work lost" if lost else ""
+    price = f", {gpu_hours(lost)} of work lost" if lost else ""
     head = f"**Costs {words.count(len(victims), 'other job')}{price}**"
     shown = victims[: detail.victims]
     rows = [
@@ -153,7 +153,9 @@ def _jobs(plan: Plan, detail: _Detail) -> str:
     """What the change asks for, and everything else that is not already told as a price."""
     told = [row for row in plan.rows if not row.is_victim]
     if not told:
-        return "" if plan.rows or not plan.decided else f"No job changes: {words.count(plan.unchanged, 'job')} as before."
+        return (
+            "" if plan.rows or not plan.decided else f"No job changes: {words.count(plan.unchanged, 'job')} as before."
+        )
     ordered = sorted(told, key=lambda row: not row.own)
     shown = ordered[: detail.rows]
     rows = [
@@ -172,8 +174,8 @@ def _comm(row: Row) -> str:
     if not row.comm_ns:
         return "–"
     best = row.comm_bound_ns
-    told = words.span(row.comm_ns)
-    return told if not best or best >= row.comm_ns else f"{told} (best {words.span(best)})"
+    told = span(row.comm_ns)
+    return told if not best or best >= row.comm_ns else f"{told} (best {span(best)})"
 
 
 def _why(row: Row, plan: Plan) -> str:
@@ -205,7 +207,8 @@ def _racks(plan: Plan, detail: _Detail) -> str:
     group = max(len(fenced(rack.group)[:20]) for rack in racks)
     name = max(len(fenced(rack.rack)[:20]) for rack in racks)
     lines = [
-        f"{fenced(rack.group)[:20]:<{group}}  {fenced(rack.rack)[:20]:<{name}}  {fenced(rack.cells)[:72]}" for rack in racks
+        f"{fenced(rack.group)[:20]:<{group}}  {fenced(rack.rack)[:20]:<{name}}  {fenced(rack.cells)[:72]}"
+        for rack in racks
     ]
     more = f" {words.count(left_out, 'rack')} without a change left out." if left_out else ""
     head = f"**Racks** (a letter a node: {words.legend(racks)}).{more}"
@@ -225,10 +228,9 @@ def _quotas(plan: Plan, detail: _Detail) -> str:
         f"{fenced(line.gpu_type)[:24] + ': ' if kinds else ''}{words.quota(line)}"
         for line in shown
     ]
-    return (
-        "\n".join(["**Quota** (`#` own, `=` borrowed, `|` guarantee, `-` room)", "", "```text", *rows, "```"])
-        + _rest(len(lines) - len(shown), "more queue", "more queues")
-    )
+    return "\n".join(
+        ["**Quota** (`#` own, `=` borrowed, `|` guarantee, `-` room)", "", "```text", *rows, "```"]
+    ) + _rest(len(lines) - len(shown), "more queue", "more queues")
 
 
 def _queue(name: str, depth: int) -> str:
@@ -281,16 +283,19 @@ def _fold(summary: str, body: str) -> str:
 
 
 def _rest(left_out: int, one: str, many: str) -> str:
-    return f"\n\n*{left_out:,} {one if left_out == 1 else many} left out; the whole plan has them.*" if left_out > 0 else ""
+    return (
+        f"\n\n*{left_out:,} {one if left_out == 1 else many} left out; the whole plan has them.*"
+        if left_out > 0
+        else ""
+    )
 
 
 def _foot(plan: Plan) -> str:
     basis = plan.basis
     base = f"on base {code(basis.base[:10])}, " if basis.base else ""
-    age = words.span(basis.at - basis.state_at)
+    age = span(basis.at - basis.state_at)
     return (
         f"<sub>head {code(basis.head[:10])} {base}state #{basis.generation} {code(basis.state[:10])} ({age} old) · "
         f"gangops {prose(basis.package_version)}, rules {basis.decision_version} · digest {code(f'sha256-{basis.digest[:16]}')} · "
         f"again: {code(' '.join(basis.command))} · The cluster moves on until the merge; the decision is made again then.</sub>"
     )
-

@@ -290,7 +290,7 @@ def stamp(at: Instant) -> str:
 class Plan:
     """The difference a change makes. `decided` False: its files allow no decision; then only `findings` speak.
 
-    `left_out`: rows that were too many to be carried along.
+    `files` are the paths that differ between base and head.
     """
 
     basis: Basis
@@ -334,6 +334,4 @@ class Plan:
     @property
     def victims(self) -> tuple[Row, ...]:
         """Who pays, the most lost work first."""
-        return tuple(
-            sorted((r for r in self.rows if r.is_victim), key=lambda r: (-r.lost_gpu_seconds, -r.gpus, r.job))
-        )
+        return tuple(sorted((r for r in self.rows if r.is_victim), key=lambda r: (-r.lost_gpu_seconds, -r.gpus, r.job)))

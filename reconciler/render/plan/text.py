@@ -106,7 +106,10 @@ def _slips(plan: Plan) -> Iterator[str]:
 def _figures(plan: Plan) -> Iterator[str]:
     if not plan.rows and plan.before == plan.after:
         return
-    rows = [(name, after if before in ("", after) else f"{before} -> {after}", note) for name, before, after, note in words.figures(plan)]
+    rows = [
+        (name, after if before in ("", after) else f"{before} -> {after}", note)
+        for name, before, after, note in words.figures(plan)
+    ]
     size = max((len(value) for _, value, _ in rows), default=0)
     for name, value, note in rows:
         yield f"  {name:<12}  {value:<{size}}  {note}".rstrip()

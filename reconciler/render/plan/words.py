@@ -56,7 +56,7 @@ def verdict(plan: Plan) -> str:
 
 def total(plan: Plan) -> str:
     """The closing sentence."""
-    same = f"{count(plan.unchanged, 'job')} as before"
+    same = f"{count(plan.unchanged, 'job')} as before" if plan.unchanged else "no other jobs"
     if not plan.decided:
         return "No plan: the files of the cluster allow no decision."
     return f"Plan: {headline_counts(plan)}; {same}." if plan.rows else f"No job changes: {same}."
@@ -74,10 +74,7 @@ def loss(row: Row, at: Instant) -> str:
     """`loses 3.6 GPU-h (checkpoint 14m old)`; "" when the step throws nothing away."""
     if row.step not in (Step.PREEMPT, Step.MOVE, Step.RESIZE):
         return ""
-    if row.checkpoint is not None:
-        saved = f"checkpoint {age(at - row.checkpoint)} old"
-    else:
-        saved = "no checkpoint seen"
+    saved = f"checkpoint {age(at - row.checkpoint)} old" if row.checkpoint is not None else "no checkpoint seen"
     return f"loses {gpu_hours(row.lost_gpu_seconds)} ({saved})"
 
 
@@ -187,10 +184,20 @@ def figures(plan: Plan) -> list[tuple[str, str, str, str]]:
     one, other = plan.before, plan.after
     fragmentation = phi(plan)
     rows = [
-        ("GPUs in use", str(one.busy), str(other.busy), f"of {_moved(_unlike(one.capacity, other.capacity), other.capacity)}"),
+        (
+            "GPUs in use",
+            str(one.busy),
+            str(other.busy),
+            f"of {_moved(_unlike(one.capacity, other.capacity), other.capacity)}",
+        ),
         ("idle", str(one.idle), str(other.idle), _stranded(other)),
         ("Phi", *fragmentation),
-        ("across racks", percent(one.cross_rack_ppm), percent(other.cross_rack_ppm), "of GPUs in gangs of several nodes"),
+        (
+            "across racks",
+            percent(one.cross_rack_ppm),
+            percent(other.cross_rack_ppm),
+            "of GPUs in gangs of several nodes",
+        ),
     ]
     kept = [row for row in rows if not (row[1] == row[2] and row[1] in ("0", "0 %"))]
     if plan.lost_gpu_seconds:

@@ -92,7 +92,9 @@ def _finished_run(repository: str, run: Mapping[str, Any]) -> FinishedRun:
     return FinishedRun(
         repository=repository,
         head=_matched(run["head_sha"], _SHA),
-        owner=_matched((run.get("head_repository") or {}).get("owner", {}).get("login", "gone"), re.compile(r"[\w.-]{1,100}")),
+        owner=_matched(
+            (run.get("head_repository") or {}).get("owner", {}).get("login", "gone"), re.compile(r"[\w.-]{1,100}")
+        ),
         branch=str(run.get("head_branch") or ""),
         numbers=tuple(_number(pull["number"]) for pull in run.get("pull_requests") or ()),
     )

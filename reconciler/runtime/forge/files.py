@@ -24,14 +24,14 @@ _TRIGGERS: Mapping[str, str] = {
     "validate": "\n  push:\n    branches: [main]",
     "audit": '\n  schedule:\n    - cron: "17 3 * * *"\n  workflow_dispatch:',
 }
-_RUNNER = "      runner:\n        description: Label of the machine.\n        type: string\n        default: ubuntu-24.04\n"
+_RUNNER = (
+    "      runner:\n        description: Label of the machine.\n        type: string\n        default: ubuntu-24.04\n"
+)
 _PACKAGE = (
     "      package:\n        description: What pip installs, such as gangops==1.0.0 or the address of a wheel.\n"
     "        type: string\n        default: gangops\n"
 )
-_BRANCH = (
-    "      state-branch:\n        description: Where the record is.\n        type: string\n        default: allocations\n"
-)
+_BRANCH = "      state-branch:\n        description: Where the record is.\n        type: string\n        default: allocations\n"
 _ARTIFACT = (
     "      artifact:\n        description: Keep the plan as an artefact, from which the comment is made.\n"
     "        type: boolean\n        default: true\n"

@@ -54,10 +54,10 @@ def write_outputs(plan: Plan, file: Path | None) -> None:
 
 def log(plan: Plan) -> str:
     """What the build's log shows: the plan, then a command for each annotation."""
-    return "\n".join([plan_text(plan), *annotations(plan)])
+    return "\n".join([plan_text(plan), *annotation_lines(plan)])
 
 
-def annotations(plan: Plan) -> list[str]:
+def annotation_lines(plan: Plan) -> list[str]:
     """Workflow commands that put findings beside the lines they are about."""
     shown = [*plan.errors[:_ANNOTATIONS], *plan.warnings[:_ANNOTATIONS]]
     told = [_annotation(one) for one in shown]

@@ -161,13 +161,21 @@ def test_an_artefact_that_is_none_is_refused(raw: bytes) -> None:
 def test_the_verb_takes_base_and_token_from_the_environment(forge: Forge, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_text(plan_text_json(PLAN))
-    environment = {"GITHUB_API_URL": forge.base, "GITHUB_TOKEN": "s3cret", "GITHUB_EVENT_PATH": str(payload("workflow_run"))}
-    done = CliRunner().invoke(root, ["forge", "comment", "--artifact", str(file)], env=environment, standalone_mode=False)
+    environment = {
+        "GITHUB_API_URL": forge.base,
+        "GITHUB_TOKEN": "s3cret",
+        "GITHUB_EVENT_PATH": str(payload("workflow_run")),
+    }
+    done = CliRunner().invoke(
+        root, ["forge", "comment", "--artifact", str(file)], env=environment, standalone_mode=False
+    )
     assert (done.return_value, done.stdout) == (ExitStatus.OK, "comment created\n")
     assert set(forge.tokens) == {"Bearer s3cret"}
     forge.may_write = False
     file.write_text(plan_text_json(priced("a/b")))
-    done = CliRunner().invoke(root, ["forge", "comment", "--artifact", str(file)], env=environment, standalone_mode=False)
+    done = CliRunner().invoke(
+        root, ["forge", "comment", "--artifact", str(file)], env=environment, standalone_mode=False
+    )
     assert done.return_value == ExitStatus.OK
     assert done.stdout.startswith("::notice title=No comment::")
 

@@ -55,7 +55,9 @@ def test_what_is_not_as_a_forge_writes_it_is_refused(name: str, key: str, value:
     assert caught.value.code == "UnknownEvent"
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", "\x00", '{"repository": {"full_name": "../x"}, "merge_group": {}}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", "\x00", '{"repository": {"full_name": "../x"}, "merge_group": {}}']
+)
 def test_what_is_no_payload(content: str, tmp_path: Path) -> None:
     (tmp_path / "e.json").write_text(content)
     with pytest.raises(UsageError):

@@ -38,13 +38,14 @@ def test_the_published_workflows_are_those_of_the_package() -> None:
 def test_the_tools_that_know_workflows_find_nothing(texts: dict[str, str], tmp_path: Path) -> None:
     files = written(tmp_path, dict(texts))
     git(tmp_path, "init", "-q")
-    for command in (
-        [BIN / "actionlint", "-shellcheck=", "-pyflakes=", *files],
-        [BIN / "zizmor", "--offline", "--quiet", "--no-progress", *files],
+    for program, *flags in (
+        ("actionlint", "-shellcheck=", "-pyflakes="),
+        ("zizmor", "--offline", "--quiet", "--no-progress"),
     ):
-        if not Path(command[0]).exists():
-            pytest.skip(f"{Path(command[0]).name} is not installed")
-        done = subprocess.run([str(word) for word in command], cwd=tmp_path, capture_output=True, text=True, check=False)
+        if not (BIN / program).exists():
+            pytest.skip(f"{program} is not installed")
+        command = [str(BIN / program), *flags, *map(str, files)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -103,7 +104,9 @@ def checkout(lab: Lab) -> tuple[Path, dict[str, str]]:
     )  # fmt: skip
     person = ("-c", "user.name=T", "-c", "user.email=t@t")
     tree = git(lab.remote.path, "rev-parse", f"{head}^{{tree}}").decode().strip()
-    merge = git(lab.remote.path, *person, "commit-tree", tree, "-p", str(base), "-p", head, stdin=b"Merge").decode().strip()
+    merge = (
+        git(lab.remote.path, *person, "commit-tree", tree, "-p", str(base), "-p", head, stdin=b"Merge").decode().strip()
+    )
     git(lab.remote.path, "update-ref", "refs/pull/12/merge", merge)
     folder = lab.folder / "work"
     git(lab.folder, "init", "-q", "work")
@@ -151,7 +154,12 @@ def test_the_steps_of_a_plan_on_what_a_pull_request_s_check_has(checkout: tuple[
     assert "`nlp/sft`" in (temp / "summary").read_text()
     outputs = dict(line.split("=", 1) for line in (temp / "output").read_text().splitlines())
     assert outputs | {"digest": ""} == {"digest": "", "changes": "true", "exit-status": "4", "victims": "0"}
-    assert {file.name for file in (temp / "gangops-plan").iterdir()} == {"plan.json", "plan.md", "plan.html", "plan.txt"}
+    assert {file.name for file in (temp / "gangops-plan").iterdir()} == {
+        "plan.json",
+        "plan.md",
+        "plan.html",
+        "plan.txt",
+    }
     tree = json.loads((temp / "gangops-plan/plan.json").read_text())
     assert tree["basis"]["base"] == git(folder, "rev-parse", "HEAD^1").decode().strip()
 
