@@ -39,6 +39,7 @@ class ReasonCode(StrEnum):
     AFTER_PREEMPTOR = "AfterPreemptor"
     BLOCKED_BY_EARLIER = "BlockedByEarlier"
     NODE_STATE = "NodeState"
+    NVLINK_DOWN = "NvlinkDown"
     MAINTENANCE = "Maintenance"
     GPU_TYPE_MISSING = "GpuTypeMissing"
     GPU_TYPE_SPLIT = "GpuTypeSplit"
@@ -116,6 +117,7 @@ SENTENCES: dict[ReasonCode, str] = {
     ReasonCode.AFTER_PREEMPTOR: "evicted by {preemptor}, which starts first",
     ReasonCode.BLOCKED_BY_EARLIER: "{owner} is before it in line",
     ReasonCode.NODE_STATE: "{excluded} GPUs are on nodes that take no work: {states}",
+    ReasonCode.NVLINK_DOWN: "{gpus} GPUs lost NVLinks, which splits the domain its groups would need on {nodes}",
     ReasonCode.MAINTENANCE: "{excluded} GPUs are drained by {window} before it would end",
     ReasonCode.GPU_TYPE_MISSING: "no node has GPUs of type {gpuTypes}",
     ReasonCode.GPU_TYPE_SPLIT: "needs {need} GPUs of one type; the most free of one type is {free}",

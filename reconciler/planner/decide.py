@@ -53,7 +53,7 @@ def _attempt(desired: Desired, observed: Observed, previous: Allocation, now: In
     records, tombstones = judge_all(desired, observed, previous, now)
     hold_vetoed(records, vetoes)
     # 3. Effective capacity, with everything that holds or was promised GPUs charged against it.
-    draft = Draft(desired, observed, ground_of(desired.inventory), records, now)
+    draft = Draft(desired, observed, ground_of(desired.inventory, observed), records, now)
     # 4. Promises come true, stay, or fall.
     keep_promises(draft)
     # 5. Broken gangs before new work.

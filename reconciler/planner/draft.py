@@ -18,7 +18,7 @@ from reconciler.model.lifecycle import Cause, JobState, Phase, check_move
 from reconciler.model.observed import AttemptState, NodeCondition, NodeObservation, Observed
 from reconciler.model.queue import PriorityClass
 from reconciler.model.reasons import Reason, ReasonCode, reason
-from reconciler.model.units import GpuSeconds, GpuType, Instant, JobKey, Nanoseconds, NodeName, QueueName
+from reconciler.model.units import NVLINK_LEVEL, GpuSeconds, GpuType, Instant, JobKey, Nanoseconds, NodeName, QueueName
 from reconciler.planner import elastic, placement, ranks, steps, windows
 from reconciler.planner.capacity import Supply
 from reconciler.planner.ground import Ground
@@ -42,7 +42,7 @@ class Draft:
     """One decision while it is being made. `records` is complete at all times."""
 
     __slots__ = (
-        "_asks", "_drained", "_ports", "_refused", "_releasing", "_values", "desired", "ground", "now", "observed", "quotas", "records",
+        "_asks", "_drained", "_linked", "_ports", "_refused", "_releasing", "_values", "desired", "ground", "now", "observed", "quotas", "records",
         "stuck", "supply", "types",
     )  # fmt: skip
 
@@ -60,10 +60,8 @@ class Draft:
         self._ports: dict[NodeName, set[int]] | None = None
         holding = [r for r in records.values() if r.placement is not None and r.state.holds_gpus]
         promised = [r for r in records.values() if r.promise is not None]
-        self.supply = Supply(
-            ground, observed, {r.job: r.attempt for r in holding},
-            (self.masks(r) for r in holding), (promised_masks(r) for r in promised),
-        )  # fmt: skip
+        self.supply = self._supply_of(ground, holding, promised)
+        self._linked: Supply | None = None
         for record in holding:
             self._charge(record, held=True)
         for record in promised:
@@ -79,6 +77,20 @@ class Draft:
                 and record not in self.stuck
             ):
                 self._releasing.setdefault(self.types[record.job], []).append(record)
+
+    def _supply_of(self, ground: Ground, holding: list[JobRecord], promised: list[JobRecord]) -> Supply:
+        return Supply(
+            ground, self.observed, {r.job: r.attempt for r in holding},
+            (self.masks(r) for r in holding), (promised_masks(r) for r in promised),
+        )  # fmt: skip
+
+    def with_links(self) -> Supply:
+        """What would be free if every NVLink were up; made when first asked for, to explain with."""
+        if self._linked is None:
+            holding = [r for r in self.records.values() if r.placement is not None and r.state.holds_gpus]
+            promised = [r for r in self.records.values() if r.promise is not None]
+            self._linked = self._supply_of(self.ground.unbroken or self.ground, holding, promised)
+        return self._linked
 
     def _overdue(self, record: JobRecord) -> bool:
         """A gang past the deadline of its stop that could not be killed, or is silent and not fenced.
@@ -120,6 +132,17 @@ class Draft:
             self._refused[key] = placement.refused_nodes(job, self.ground, soft_taints=soft_taints)
         return self._refused[key]
 
+    def unlinked(self, job: Job) -> NodeMask:
+        """Nodes with a GPU that lost NVLinks, for a job whose groups need an NVLink domain of several nodes.
+
+        Inside a node its islands tell; in a domain above nodes every GPU of a node counts.
+        """
+        if not self.ground.torn or self.ground.block_level is None:
+            return 0
+        if all(place.level != NVLINK_LEVEL for place in job.required):
+            return 0
+        return sum(1 << index for index in self.ground.torn)
+
     def drained(self, job: Job) -> NodeMask:
         """Nodes on which a window begins before the job would have ended."""
         if not self.desired.windows:
@@ -137,7 +160,7 @@ class Draft:
 
         Nodes with soft taints are used when no others do. None: the gang cannot be cut for this type at all.
         """
-        asks, shut = self.asks(job, gpu_type), self.refused(job) | self.drained(job)
+        asks, shut = self.asks(job, gpu_type), self.refused(job) | self.drained(job) | self.unlinked(job)
         soft = self.refused(job, soft_taints=True)
         found: Spot | Unfit | None = None
         for avoided in placement.avoided_nodes(record.avoid, self.ground, self.now) if record.avoid else (0,):
@@ -235,7 +258,7 @@ class Draft:
     def start_promised(self, record: JobRecord, job: Job) -> None:
         """Turn a promise whose every GPU is free now into a start."""
         if record.promise is not None:
-            place = record.promise.placement
+            place = ranks.refreshed(self.ground, record.promise.placement)
             self._release_promise(record)
             self.start_at(record, elastic.at_size(job, len(place.ranks)), place)
 

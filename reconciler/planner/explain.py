@@ -27,6 +27,7 @@ from reconciler.planner.order import SortKey
 from reconciler.planner.placement import Shape, Spot, Unfit
 from reconciler.planner.promise import waits_for_preemptor
 from reconciler.planner.rights import Claim, Standing, borrows_again
+from reconciler.topology.drift import numbers_of
 
 NEVER: Final = frozenset({ReasonCode.NEVER_FITS, ReasonCode.NEVER_FITS_QUOTA, ReasonCode.GPU_TYPE_MISSING})
 """Reasons that no waiting can cure: the job is held, not pending."""
@@ -79,8 +80,7 @@ class Never:
         for kind in (kind for kind in types if kind not in limits):
             key = (placement.shape_of(job), kind)
             if key not in self._fits:
-                asks, refused = draft.asks(job, kind), draft.refused(job)
-                self._fits[key] = placement.fits_empty(draft.supply, kind, job, asks, refused)
+                self._fits[key] = placement.fits_empty(draft.ground, kind, job, draft.refused(job))
             found = self._fits[key]
             if isinstance(found, Spot):
                 return None
@@ -177,6 +177,7 @@ class Explainer:
         if booked is not None and booked.code is ReasonCode.HELD_FOR:
             yield booked
         yield from self._nodes(record, job, types)
+        yield from self._links(job, types)
         yield from self._windows(job, types)
         if booked is not None and booked.code is ReasonCode.WOULD_DELAY:
             yield booked
@@ -252,13 +253,33 @@ class Explainer:
                 yield _node_state(draft, kind)
                 return
 
+    def _links(self, job: Job, types: tuple[GpuType, ...]) -> Iterator[Reason]:
+        """The same GPUs with every NVLink up would be enough."""
+        draft = self._draft
+        for kind in types:
+            if not draft.ground.torn:
+                return
+            refused = draft.refused(job) | draft.drained(job)
+            spot = placement.fits_with_links(draft.supply, draft.with_links(), kind, job, refused)
+            if isinstance(spot, Spot):
+                torn = {node: draft.ground.torn.get(node, 0) for node, _ in spot.rows}
+                named = [
+                    f"{draft.ground.nodes[node].name} (GPU {numbers_of(mask)})" for node, mask in torn.items() if mask
+                ]
+                gpus = sum(mask.bit_count() for mask in torn.values())
+                if named:  # otherwise something else is in the way, a hold for one
+                    yield reason(ReasonCode.NVLINK_DOWN, gpus=gpus, nodes=", ".join(named[:_NAMED]))
+                return
+
     def _windows(self, job: Job, types: tuple[GpuType, ...]) -> Iterator[Reason]:
         """Nodes that a maintenance window drains before the job would end would be enough."""
         draft, drained = self._draft, self._draft.drained(job)
         if not drained:
             return
         for kind in types:
-            spot = placement.fit(draft.supply, kind, job, draft.asks(job, kind), draft.refused(job))
+            spot = placement.fit(
+                draft.supply, kind, job, draft.asks(job, kind), draft.refused(job) | draft.unlinked(job)
+            )
             if isinstance(spot, Spot):
                 gpus = sum(mask.bit_count() for index, mask in spot.rows if drained >> index & 1)
                 names = {draft.ground.nodes[index].name for index, _ in spot.rows if drained >> index & 1}
@@ -321,7 +342,7 @@ def blockers_of(
     """Everything that stands in a job's way as of now, the binding blocker first; its own reason when it waits for
     nothing. For `explain`: computed live, never committed. Raises KeyError, when the allocation has no such job."""
     record = allocated.jobs[key]
-    draft = Draft(desired, observed, ground_of(desired.inventory), dict(allocated.jobs), now)
+    draft = Draft(desired, observed, ground_of(desired.inventory, observed), dict(allocated.jobs), now)
     job = draft.job(record)
     if job is None or record.state is not JobState.PENDING:
         return (record.reason,)

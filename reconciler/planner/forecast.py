@@ -70,7 +70,7 @@ class _Run:
 
     def __init__(self, desired: Desired, observed: Observed, allocated: Allocation, now: Instant) -> None:
         records = dict(allocated.jobs)
-        self._draft = Draft(desired, observed, ground_of(desired.inventory), records, now)
+        self._draft = Draft(desired, observed, ground_of(desired.inventory, observed), records, now)
         half_life = desired.scheduling.half_life
         self._accounts, _ = brought_to(allocated.usage, allocated.usage_as_of, now, half_life)  # as of now, all along
         self._starts: dict[JobKey, Instant] = {}

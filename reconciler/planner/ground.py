@@ -7,12 +7,17 @@ Levels of the Fabric that lie inside a node all mean its NVLink islands. What is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from reconciler.model.inventory import Inventory, Node
+from reconciler.model.observed import Observed
 from reconciler.model.units import CLUSTER_LEVEL, NODE_LEVEL, NVLINK_LEVEL, Gpus, GpuType, LevelName, NodeName
 from reconciler.topology.capacity import Capacity
+from reconciler.topology.drift import effective, split_off
 from reconciler.topology.tree import Level, Tree, build_tree, node_shape
+
+NOTHING_SEEN: Final = Observed()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +37,9 @@ class Ground:
     node_sizes: Mapping[GpuType, tuple[int, ...]]  # GPUs of a node, smallest first
     declared: Mapping[GpuType, int]  # GPUs of each type, healthy or not
     gpus_by_node: Mapping[NodeName, int]
+
+    unbroken: Ground | None = None  # the same with every link up, when nodes were seen to have lost some
+    torn: Mapping[int, int] = field(default_factory=dict)  # GPUs that lost NVLinks, by node number
 
     _empty: dict[GpuType, Capacity] = field(default_factory=dict, repr=False, compare=False)
 
@@ -61,14 +69,26 @@ class Ground:
         return self._empty[gpu_type]
 
 
-def ground_of(inventory: Inventory) -> Ground:
-    """The inventory as numbers. Remembered for the last inventory: most rounds have the same one."""
+def ground_of(inventory: Inventory, observed: Observed = NOTHING_SEEN) -> Ground:
+    """The inventory as numbers, as far as its links were seen to work. Remembered: most rounds have the same one."""
+    usable = effective(inventory, observed)
     if not _latest or _latest[0].inventory is not inventory:
         _latest[:] = [_make_ground(inventory)]
-    return _latest[0]
+    if usable is inventory:
+        return _latest[0]
+    if _latest[-1].inventory is not usable:
+        _latest[1:] = [_with_unbroken(_make_ground(usable), _latest[0])]
+    return _latest[1]
 
 
-_latest: list[Ground] = []  # as `memo` does, for one value only: a ground is large
+def _with_unbroken(ground: Ground, unbroken: Ground) -> Ground:
+    """Nodes have the same numbers in both: only what is inside them differs."""
+    pairs = enumerate(zip(ground.nodes, unbroken.nodes, strict=True))
+    apart = {index: split_off(now.shape, before.shape) for index, (now, before) in pairs if now is not before}
+    return replace(ground, unbroken=unbroken, torn={index: mask for index, mask in apart.items() if mask})
+
+
+_latest: list[Ground] = []  # as `memo` does, for one or two values only: a ground is large
 
 
 def _make_ground(inventory: Inventory) -> Ground:

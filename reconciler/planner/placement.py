@@ -205,11 +205,19 @@ def fit(supply: Supply, gpu_type: GpuType, job: Job, asks: tuple[Ask, ...], refu
     return fit_on(engine, gpu_type, job, asks, refused, supply.resources_left)
 
 
-def fits_empty(
-    supply: Supply, gpu_type: GpuType, job: Job, asks: tuple[Ask, ...], refused: NodeMask
-) -> Spot | Unfit | None:
+def fits_empty(ground: Ground, gpu_type: GpuType, job: Job, refused: NodeMask) -> Spot | Unfit | None:
     """The same on an empty, healthy cluster: Unfit means never."""
-    return fit_on(supply.ground.empty(gpu_type), gpu_type, job, asks, refused, supply.ground.resources_of)
+    whole = ground.unbroken or ground
+    asks = asks_of(job, whole, whole.node_sizes[gpu_type])
+    return fit_on(whole.empty(gpu_type), gpu_type, job, asks, refused, whole.resources_of)
+
+
+def fits_with_links(
+    supply: Supply, unbroken: Supply, gpu_type: GpuType, job: Job, refused: NodeMask
+) -> Spot | Unfit | None:
+    """The same as `fit`, if every link were up: `unbroken` is the supply of the unbroken ground."""
+    asks = asks_of(job, unbroken.ground, unbroken.ground.node_sizes[gpu_type])
+    return fit_on(unbroken.engines[gpu_type], gpu_type, job, asks, refused, supply.resources_left)
 
 
 def fit_on(

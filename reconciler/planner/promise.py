@@ -73,7 +73,7 @@ def _target_is_sound(draft: Draft, job: Job, promise: Promise) -> bool:
     """Every node of the target is open, healthy and still right for the job as its file stands now, and no gang on its
     GPUs is overdue with its leaving."""
     index_of, usable, target = draft.ground.tree.index_of, draft.supply.usable, masks_of(promise.placement)
-    shut = draft.refused(job) | draft.drained(job)
+    shut = draft.refused(job) | draft.drained(job) | draft.unlinked(job)
     for node, mask in target.items():
         index = index_of.get(node)
         if index is None or shut >> index & 1 or mask & ~usable[index]:

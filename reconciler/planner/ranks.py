@@ -8,6 +8,7 @@ island apart. Positions become ranks through the layout of the dimensions. Findi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from reconciler.model.allocation import Placement, RankPlace
@@ -15,7 +16,7 @@ from reconciler.model.inventory import GpuSlot, NodeShape
 from reconciler.model.inventory import Level as FabricLevel
 from reconciler.model.job import Dimension, Job, Spread
 from reconciler.model.reasons import Reason, ReasonCode, reason
-from reconciler.model.units import CLUSTER_LEVEL, NODE_LEVEL, LevelName, Nanoseconds
+from reconciler.model.units import CLUSTER_LEVEL, NODE_LEVEL, LevelName, Nanoseconds, NodeName
 from reconciler.planner.ground import Ground
 from reconciler.planner.placement import Spot
 from reconciler.topology import cost
@@ -124,6 +125,20 @@ def _around(ground: Ground, places: Sequence[Seat]) -> tuple[LevelName, str]:
     if innermost != NODE_LEVEL and any(mask & ~island == 0 for island in node.shape.nvlink):
         return innermost, node.name
     return NODE_LEVEL, node.name
+
+
+def refreshed(ground: Ground, place: Placement) -> Placement:
+    """A place made for a gang earlier, with the NIC and rail that each of its GPUs has now."""
+    slots = {node: {slot.index: slot for slot in _shape_of(ground, node).gpus} for node in place.nodes}
+    found = []
+    for rank in place.ranks:
+        slot = slots[rank.node][rank.gpu]
+        found.append(replace(rank, numa=slot.numa, nic=slot.nic, rail=slot.rail))
+    return place if tuple(found) == place.ranks else replace(place, ranks=tuple(found))
+
+
+def _shape_of(ground: Ground, node: NodeName) -> NodeShape:
+    return ground.nodes[ground.tree.index_of[node]].shape
 
 
 def obeys(ground: Ground, job: Job, place: Placement) -> bool:

@@ -19,6 +19,7 @@ from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.observed import AttemptState, Observed
 from reconciler.model.queue import PriorityClass
 from reconciler.model.units import NODE_LEVEL, GpuType, JobKey, LevelName, Nanoseconds, NodeName, QueueName
+from reconciler.topology.drift import effective
 
 if TYPE_CHECKING:
     from reconciler.planner.verify.quotas import Tree
@@ -117,8 +118,8 @@ class Case:
 
     @cached_property
     def nodes(self) -> dict[NodeName, Node]:
-        """The declared nodes by name."""
-        return {node.name: node for node in self.desired.inventory.nodes}
+        """The declared nodes by name, with the shapes that their links were seen to leave."""
+        return {node.name: node for node in effective(self.desired.inventory, self.observed).nodes}
 
     @cached_property
     def depths(self) -> dict[LevelName, int]:
