@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -24,8 +24,6 @@ from reconciler.documents.loader import Document, load
 from reconciler.documents.schema.base import API_VERSION, NOTHING, Line, Listed, Strict, refuse
 from reconciler.errors import Diagnostic, Place, sorted_by_place
 from reconciler.model.observed import Person
-
-SUFFIX: Final = ".examples.yaml"
 
 Actions = dict[Literal["Deny", "Warn", "RequireApproval"], Annotated[Listed[Line], Field(min_length=1)]]
 
@@ -73,11 +71,6 @@ class Example:
     author: Person | None
     approvers: tuple[Person, ...]
     expect: Mapping[str, tuple[str, ...]]
-
-
-def is_examples(path: str) -> bool:
-    """Whether this is a file of examples, and no document of the cluster."""
-    return path.endswith(SUFFIX)
 
 
 def read_examples(content: bytes, file: str) -> tuple[tuple[Example, ...], tuple[Diagnostic, ...]]:

@@ -31,7 +31,7 @@ _FOLDERS: Final[Mapping[str, tuple[str, ...]]] = {
 _OPTIONAL: Final = ("cluster-state/maintenance/", "cluster-state/users/")
 _UNREAD: Final = ("cluster-state/trust/",)
 """Read by others, in formats of their own."""
-_BESIDE: Final = ".examples.yaml"
+EXAMPLES: Final = ".examples.yaml"
 """Examples of policies: see `documents.examples`."""
 
 
@@ -41,7 +41,7 @@ def is_document(path: str) -> bool:
         path.startswith((ROOT, POLICIES))
         and path.endswith((".yaml", ".yml"))
         and not path.startswith(_UNREAD)
-        and not path.endswith(_BESIDE)
+        and not path.endswith(EXAMPLES)
     )
 
 

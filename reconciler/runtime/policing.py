@@ -8,9 +8,9 @@ from pathlib import Path
 
 from reconciler.documents.cache import ParseCache
 from reconciler.documents.desired import SourceFile, load_desired
-from reconciler.documents.examples import SUFFIX, read_examples
+from reconciler.documents.examples import read_examples
 from reconciler.documents.judged import Cluster, cluster_of, read_files
-from reconciler.documents.layout import POLICIES, is_job
+from reconciler.documents.layout import EXAMPLES, POLICIES, is_job
 from reconciler.errors import Diagnostic, NotFound, sorted_by_place
 from reconciler.model.units import CommitId
 from reconciler.policy.examples import Tried, try_examples, untried
@@ -55,11 +55,11 @@ def run_examples(files: Mapping[str, bytes], only: Sequence[str] = ()) -> Tests:
     tried: list[Tried] = []
     left: list[tuple[str, str]] = []
     problems: list[Diagnostic] = list(lint_policies(cluster.documents.of("Policy")))
-    paths = [path for path in sorted(files) if path.startswith(POLICIES) and path.endswith(SUFFIX)]
+    paths = [path for path in sorted(files) if path.startswith(POLICIES) and path.endswith(EXAMPLES)]
     paths = [path for path in paths if not only or path in only or _policy_file(path) in only]
     if not paths:
         raise NotFound(
-            f"there are no files {POLICIES}*{SUFFIX}",
+            f"there are no files {POLICIES}*{EXAMPLES}",
             code="PathNotFound",
             remedy="write examples beside each policy; policies/README.md shows how",
         )
@@ -74,7 +74,7 @@ def run_examples(files: Mapping[str, bytes], only: Sequence[str] = ()) -> Tests:
 
 
 def _policy_file(examples: str) -> str:
-    return f"{examples.removesuffix(SUFFIX)}.yaml"
+    return f"{examples.removesuffix(EXAMPLES)}.yaml"
 
 
 def cluster_of_files(files: Mapping[str, bytes]) -> Cluster:

@@ -84,11 +84,6 @@ def replay_part(git: Git, tip: str, first: int, last: int) -> Iterator[Replayed]
             yield _replay(git, meta, reading, read)
 
 
-def replay_one(git: Git, meta: CommitMeta, reader: DesiredReader) -> Replayed:
-    """Recompute one state commit that has a parent. Never raises for a bad record: what is wrong is in the result."""
-    return _replay(git, meta, reader, lambda commit: _read(git, commit))
-
-
 def _read(git: Git, commit: str) -> _Recorded:
     files = state_files(git, commit)
     return _Recorded(files, generation_of(commit, files))
