@@ -222,6 +222,47 @@ def _hostlists(tree: _Tree, width: int) -> list[str]:
     return _rows(["LIST", "NAMES", "WHICH"], rows, width, "NAMES")
 
 
+def _sbatch(tree: _Tree, width: int) -> list[str]:
+    facts = [("Shell", _or_dash(tree["shell"]))]
+    rows = [
+        [
+            _or_dash(c.get("job_name")),
+            _span(c.get("nodes")),
+            _or_dash(c.get("ntasks_total")),
+            _gpus(c.get("gpus", {})),
+            _or_dash(c.get("time_limit_s")),
+            _or_dash(",".join(c.get("partitions", ()))),
+        ]
+        for c in tree["components"]
+    ]
+    lines = _facts(facts, width) + _rows(["JOB", "NODES", "TASKS", "GPUS", "MAX S", "PARTITIONS"], rows, width)
+    for title, key in (("Not carried over", "unsupported"), ("Without effect on placement", "informational")):
+        if tree[key]:
+            lines += ["", title, *below(", ".join(map(_plain, tree[key])), width)]
+    if tree["ignored"]:
+        lines += ["", "Lines that sbatch skips"]
+        lines += [row for i in tree["ignored"] for row in below(f"line {i['line']}: {_plain(i['reason'])}", width)]
+    return lines
+
+
+def _span(counts: _Tree | None) -> str:
+    if counts is None:
+        return "-"
+    return str(counts["min"]) if counts["min"] == counts["max"] else f"{counts['min']}-{counts['max']}"
+
+
+def _gpus(gpus: _Tree) -> str:
+    """All of them, how they lie, and their type: `16 (8 a node) h100`."""
+    if not gpus:
+        return "none"
+    total = (
+        gpus["total"] if "total" in gpus else f"{gpus['total_min']}-{gpus['total_max']}" if "total_min" in gpus else ""
+    )
+    each = [f"{gpus[key]} a {word}" for key, word in (("per_node", "node"), ("per_task", "task")) if key in gpus]
+    told = f"{total} ({', '.join(each)})" if total and each else str(total) or ", ".join(each)
+    return f"{told} {_plain(gpus['type'])}" if "type" in gpus else told
+
+
 _SUMMARIES: Final[Mapping[str, Callable[[_Tree, int], list[str]]]] = {
     "nvidia-smi-topo-m": _nvidia,
     "numactl-hardware": _numactl,
@@ -234,4 +275,5 @@ _SUMMARIES: Final[Mapping[str, Callable[[_Tree, int], list[str]]]] = {
     "slurm-gres-conf": _gres,
     "slurm-conf-nodes": _nodes,
     "hostlist": _hostlists,
+    "sbatch": _sbatch,
 }

@@ -14,12 +14,12 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from reconciler.cli.inspect import inspect
-from reconciler.discovery.detect import kind_of
 from reconciler.errors import ExitStatus
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CORPUS = _ROOT.parent / "shared" / "corpus" / "hardware"
-_FOLDERS = ("topo", "numactl", "nccl_xml", "slurm", "other", "hostile")
+_FOLDERS = ("topo", "numactl", "nccl_xml", "slurm", "other", "sbatch", "hostile")
+_INPUTS = 110
 _CASES = sorted(path for folder in _FOLDERS for path in (_CORPUS / folder).glob("*.expected.yaml"))
 
 _ABSENT = pytest.param(None, marks=pytest.mark.skip(reason=f"the hardware corpus is not at {_CORPUS}"), id="corpus")
@@ -49,6 +49,12 @@ def test_reads_as_expected(expected_file: Path) -> None:
     assert _comparable(found) == _comparable(expected)
 
 
+@pytest.mark.skipif(not _CASES, reason=f"the hardware corpus is not at {_CORPUS}")
+def test_every_input_of_the_corpus_is_among_the_cases() -> None:
+    assert len(_CASES) >= _INPUTS
+    assert set(_CASES) == set(_CORPUS.rglob("*.expected.yaml"))
+
+
 @pytest.mark.parametrize(
     "expected_file",
     [case for case in _CASES if case.parent.name != "hostile"] or [_ABSENT],
@@ -56,8 +62,9 @@ def test_reads_as_expected(expected_file: Path) -> None:
 )
 def test_kind_is_detected(expected_file: Path) -> None:
     expected = _expected(expected_file)
-    text = expected_file.with_name(expected["file"]).read_text(encoding="utf-8")
-    assert kind_of(text) == expected["format"].removesuffix("/v1")
+    file = expected_file.with_name(expected["file"])
+    done = CliRunner().invoke(inspect, [str(file), "-o", "json"], standalone_mode=False)
+    assert json.loads(done.output)["format"] == expected["format"]
 
 
 def _expected(file: Path) -> dict[str, Any]:

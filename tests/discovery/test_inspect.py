@@ -108,6 +108,46 @@ def test_no_cut_text_reads_as_whole(kind: Kind) -> None:
             assert cut.status is not Status.OK or cut.content == whole.content, text[:end]
 
 
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name=train --nodes=2 --gpus-per-node=h100:8
+#SBATCH --time=2:00:00 --mail-type=END
+##SBATCH --exclusive
+srun ./train
+"""
+
+
+def test_an_sbatch_script_is_told_by_its_first_line_and_shown() -> None:
+    done = _run("-", given=SCRIPT)
+    assert done.return_value == ExitStatus.OK
+    lines = done.output.splitlines()
+    assert lines[0] == "sbatch: ok"
+    assert max(map(len, lines)) <= 80
+    assert "train  2      -      16 (8 a node) h100  7200   -" in [line.strip() for line in lines]
+    assert "mail-type" in done.output
+
+
+def test_an_sbatch_script_as_json_is_what_the_importer_reads() -> None:
+    found = json.loads(_run("-", "-o", "json", given=SCRIPT).output)
+    assert (found["file"], found["format"], found["status"]) == ("-", "sbatch/v1", "ok")
+    assert found["components"][0]["gpus"] == {"per_node": 8, "total": 16, "type": "h100"}
+    assert (found["warnings"], found["errors"]) == ([], [])
+
+
+def test_an_sbatch_script_that_sbatch_would_refuse_exits_with_4() -> None:
+    done = _run("-", "-o", "json", given=SCRIPT.replace("--nodes", "--nods"))
+    assert done.return_value == ExitStatus.INVALID
+    found = json.loads(done.output)
+    assert [error.partition(":")[0] for error in found["errors"]] == ["UNKNOWN_OPTION"]
+
+
+def test_directives_without_a_first_line_are_a_script_that_sbatch_refuses() -> None:
+    done = _run("-", "-o", "json", given="# my job\n#SBATCH -N 2\nsrun ./train\n")
+    found = json.loads(done.output)
+    assert (found["format"], found["status"]) == ("sbatch/v1", "error")
+    assert [error.partition(":")[0] for error in found["errors"]] == ["NO_SHEBANG"]
+
+
 def test_foreign_escape_sequences_do_not_reach_the_terminal() -> None:
     done = _run("-", given=SAMPLES[Kind.LLDP].replace("leaf1", "leaf\\u001b[2J1"))
     assert "\x1b" not in done.output
