@@ -91,10 +91,10 @@ def _cabling(source: str, tree: Mapping[str, Tree], findings: list[Diagnostic]) 
     found = Cabling(source=source)
     kind = str(tree.get("format")).partition("/")[0]
     if kind == "slurm-topology-conf":
-        _take_slurm(found, tree)
+        _take_slurm(found, tree, findings)
     elif kind == "slurm-topology-yaml":
         for topology in _mappings(tree.get("topologies")):
-            _take_slurm(found, topology)
+            _take_slurm(found, topology, findings)
     elif kind == "ibnetdiscover":
         switches = tree.get("switches")
         for name, switch in switches.items() if isinstance(switches, dict) else ():
@@ -113,9 +113,18 @@ def _cabling(source: str, tree: Mapping[str, Tree], findings: list[Diagnostic]) 
     return found
 
 
-def _take_slurm(found: Cabling, tree: Mapping[str, Tree]) -> None:
+_NOWHERE: Final = "no-topology"
+"""The switch that topograph makes up for nodes it could not place."""
+
+
+def _take_slurm(found: Cabling, tree: Mapping[str, Tree], findings: list[Diagnostic]) -> None:
     for switch in _mappings(tree.get("switches")):
         name = str(switch["name"])
+        if name == _NOWHERE:
+            told = f"{_listed(_names(switch.get('nodes')))} could not be placed by topograph: no rack is made of them."
+            remedy = "Find out which switches they hang at, with lldpctl or ibnetdiscover."
+            findings.append(_finding("PlaceUnknown", "Nodes without a place", told, found.source, remedy))
+            continue
         found.above.setdefault(name, set()).update(_names(switch.get("parents")))
         for node in _names(switch.get("nodes")):
             found.leaves.setdefault(node, set()).add(name)

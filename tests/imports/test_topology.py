@@ -160,6 +160,70 @@ def test_the_verb_prints_a_document_and_says_what_is_wrong_beside_it(tmp_path: P
     assert "Rack l2 does not reach s2" in done.stderr
 
 
+TOPOGRAPH_TREE = """\
+# switch.3.1=spine-a
+SwitchName=switch.3.1 Switches=switch.2.[1-2]
+# switch.2.1=leaf-17
+SwitchName=switch.2.1 Nodes=gb[01-04]
+# switch.2.2=leaf-18
+SwitchName=switch.2.2 Nodes=gb[05-08]
+SwitchName=no-topology Nodes=login[1-2]
+"""
+TOPOGRAPH_BLOCKS = """\
+# block001=6c1bb54e.1
+BlockName=block001 Nodes=gb[01-02]
+# block002=6c1bb54e.2
+BlockName=block002 Nodes=gb[03-04]
+# block003=6c1bb54e.3
+BlockName=block003 Nodes=gb[05-08]
+BlockSizes=2,4
+"""
+TOPOGRAPH_YAML = """\
+- topology: fabric
+  cluster_default: true
+  tree:
+    switches:
+      - switch: switch.3.1
+        children: switch.2.[1-2]
+      - switch: switch.2.1
+        nodes: gb[01-04]
+      - switch: switch.2.2
+        nodes: gb[05-08]
+- topology: nvlink
+  cluster_default: false
+  block:
+    block_sizes: [2, 4]
+    blocks:
+      - block: block001
+        nodes: gb[01-02]
+      - block: block002
+        nodes: gb[03-04]
+      - block: block003
+        nodes: gb[05-08]
+"""
+
+
+def test_what_topograph_writes_becomes_racks_blocks_and_a_warning_of_nodes_it_could_not_place(tmp_path: Path) -> None:
+    """One input of ours in each of its three forms: tree and blocks apart, and both in one topology.yaml."""
+    files = {"tree.conf": TOPOGRAPH_TREE, "block.conf": TOPOGRAPH_BLOCKS, "topology.yaml": TOPOGRAPH_YAML}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    apart, together = (
+        CliRunner().invoke(gangops, ["import", "topology", *(str(tmp_path / name) for name in names), "--name", "hall"])
+        for names in (("tree.conf", "block.conf"), ("topology.yaml",))
+    )
+    assert apart.exit_code == together.exit_code == 0, apart.output
+    assert apart.stdout == together.stdout
+    fabric = check_file(apart.stdout.encode(), "out").items[0].model.spec
+    assert [level.name for level in fabric.levels] == ["node", "nvlinkDomain", "rack", "spineGroup", "cluster"]
+    (group,) = fabric.spine_groups
+    assert [rack.tors for rack in group.racks] == [("switch.2.1",), ("switch.2.2",)]
+    assert "# NVLink block block003: gb[05-08]" in apart.stdout
+    assert "warning[PlaceUnknown]" in apart.stderr
+    assert "login1, login2 could not be placed" in apart.stderr
+    assert "PlaceUnknown" not in together.stderr
+
+
 def test_the_verb_gives_no_document_for_what_is_none(tmp_path: Path) -> None:
     other = tmp_path / "notes.txt"
     other.write_text("the spines are on the third floor\n")
