@@ -1,9 +1,10 @@
 """What hardware does this node have, and is it well? Pretended by a profile, or asked of `nvidia-smi`, a child process.
 
 The answer is the `hardware` of a report: gpuType, gpus [{index, uuid, healthy, foreign, reason, memoryBytes, nvlinks,
-pcieWidth, pcieMost, numa}], nics and numa as in `sysfs`, clique, cpus, memoryBytes, kernel, driver. What is not known
-is left out, and nothing in it moves while the machine is well. Parsing captured topology output is `discovery`'s, on
-the other side.
+pcieWidth, pcieMost, pcieSpeed, pcieFastest, numa, xids, recovery, throttled, rowsPending}], nics and numa as in
+`sysfs`, clique, cpus, memoryBytes, kernel, driver. What is not known is left out, and nothing in it moves while the
+machine is well. What one look cannot tell is `health`'s; parsing captured topology output is `discovery`'s, on the
+other side.
 """
 
 from __future__ import annotations
@@ -14,19 +15,34 @@ import os
 import pwd
 import re
 import subprocess
+import time
 from collections.abc import Callable
 from typing import Any
 
 from reconciler.agent.conf import Simulation
+from reconciler.agent.health import Course
 from reconciler.agent.sysfs import network_ports, numa_nodes, pci_numa
 
 _SMI_SECONDS = 30
+_SPEEDS = {1: 2_500, 2: 5_000, 3: 8_000, 4: 16_000, 5: 32_000, 6: 64_000}
+"""MT/s of a lane by generation of PCIe."""
+_SLOWDOWNS = {
+    "hw_thermal_slowdown": "heat, by the hardware",
+    "hw_power_brake_slowdown": "power brake",
+    "sw_thermal_slowdown": "heat, by the driver",
+}
+"""Reasons for slower clocks that something outside of the job causes, the gravest first."""
 
 
-def hardware(node: str, simulation: Simulation | None, is_ours: Callable[[int], bool]) -> dict[str, Any]:
-    """The facts now. `is_ours` says whether a pid belongs to an attempt; any other one on a GPU is foreign."""
+def hardware(
+    node: str, simulation: Simulation | None, is_ours: Callable[[int], bool], course: Course | None = None
+) -> dict[str, Any]:
+    """The facts now. `is_ours` says whether a pid belongs to an attempt; any other one on a GPU is foreign.
+
+    `course` is what was seen before; without one, only what a single look tells is told.
+    """
     found: dict[str, Any] = {"cpus": os.cpu_count() or 0, "memoryBytes": _memory(), "kernel": os.uname().release}
-    return found | (_simulated(node, simulation) if simulation else _real(is_ours))
+    return found | (_simulated(node, simulation) if simulation else _real(is_ours, course or Course()))
 
 
 def pretended_uuid(node: str, index: int) -> str:
@@ -67,7 +83,7 @@ def _simulated(node: str, simulation: Simulation) -> dict[str, Any]:
     return {"gpuType": str(profile.get("gpuType", simulation.gpu_type)), "gpus": gpus, "driver": "simulated", **told}
 
 
-def _real(is_ours: Callable[[int], bool]) -> dict[str, Any]:
+def _real(is_ours: Callable[[int], bool], course: Course) -> dict[str, Any]:
     """No nvidia-smi means no GPUs; one that fails means GPUs whose state nobody knows, and so none to give."""
     rows = _smi("--query-gpu=index,uuid,name,driver_version,ecc.errors.uncorrected.volatile.total")
     foreign: dict[str, str] = {}
@@ -88,13 +104,18 @@ def _real(is_ours: Callable[[int], bool]) -> dict[str, Any]:
     first = next((row for row in rows if len(row) == 5), ["", "", "", "", ""])
     found = {"gpuType": first[2].replace("NVIDIA ", "").replace(" ", "-"), "gpus": gpus, "driver": first[3]}
     if gpus:
-        _add_links(gpus)
+        _add_links(gpus, course)
+        _add_health(gpus, course)
         found["clique"] = clique_of(_run("-q", "-i", str(gpus[0]["index"])))
     return {**found, "nics": network_ports(), "numa": numa_nodes()}
 
 
-def _add_links(gpus: list[dict[str, Any]]) -> None:
-    """Memory, PCIe and NVLink of each GPU. Asked for apart: a driver that does not know a field answers none of them."""
+def _add_links(gpus: list[dict[str, Any]], course: Course) -> None:
+    """Memory, PCIe, NVLink and logged faults of each GPU.
+
+    Asked for apart: a driver that does not know a field answers none of them.
+    """
+    course.read_log()
     rows = _smi("--query-gpu=uuid,memory.total,pcie.link.width.current,pcie.link.width.max,pci.bus_id")
     known = {row[0]: row for row in rows if len(row) == 5}
     links = links_up(_run("nvlink", "--status"))
@@ -104,12 +125,49 @@ def _add_links(gpus: list[dict[str, Any]]) -> None:
             gpu["memoryBytes"] = _whole(row[1]) << 20
             gpu["pcieWidth"], gpu["pcieMost"] = _whole(row[2]), _whole(row[3])
             gpu["numa"] = pci_numa(row[4])
+            if xids := course.xids(row[4]):
+                gpu["xids"] = xids
         if gpu["uuid"] in links:
             gpu["nvlinks"] = links[gpu["uuid"]]
-    worn_out = {row[0] for row in _smi("--query-remapped-rows=gpu_uuid,remapped_rows.failure") if row[1:] == ["1"]}
+
+
+def _add_health(gpus: list[dict[str, Any]], course: Course) -> None:
+    """What the driver says of memory rows, of what must be done about a fault, of slower clocks, and of the link."""
+    asked = _smi("--query-remapped-rows=gpu_uuid,remapped_rows.failure,remapped_rows.pending")
+    rows = {row[0]: row for row in asked if len(row) == 3}
+    actions = {row[0]: row[1] for row in _smi("--query-gpu=uuid,gpu_recovery_action") if len(row) == 2}
+    clocks = {row[0]: row for row in _clocks() if len(row) == 4 + len(_SLOWDOWNS)}
+    now = time.monotonic()
     for gpu in gpus:
-        if gpu["uuid"] in worn_out and gpu["healthy"]:
+        uuid = gpu["uuid"]
+        _, failed, pending = rows.get(uuid, ["", "", ""])
+        if failed in _YES and gpu["healthy"]:
             gpu["healthy"], gpu["reason"] = False, "no spare memory rows are left"
+        if pending in _YES:
+            gpu["rowsPending"] = True
+        if re.fullmatch(r"[A-Z][A-Za-z0-9 ]{2,30}", actions.get(uuid, "")):  # not "N/A" or "[Not Supported]"
+            gpu["recovery"] = actions[uuid]
+        if uuid in clocks:
+            _, state, current, most, *slow = clocks[uuid]
+            why = next((word for word, on in zip(_SLOWDOWNS.values(), slow, strict=True) if on == "Active"), "")
+            if told := course.throttled(uuid, why, now):
+                gpu["throttled"] = told
+            speed = course.speed(uuid, _SPEEDS.get(_whole(current), 0), at_work=state == "P0")
+            if speed and _whole(most) in _SPEEDS:
+                gpu["pcieSpeed"], gpu["pcieFastest"] = speed, _SPEEDS[_whole(most)]
+
+
+_YES = ("1", "Yes")
+
+
+def _clocks() -> list[list[str]]:
+    """UUID, performance state, generation of the link now and at most, then whether each slowdown is active."""
+    for family in ("clocks_event_reasons", "clocks_throttle_reasons"):  # renamed with driver 535
+        reasons = ",".join(f"{family}.{name}" for name in _SLOWDOWNS)
+        rows = _smi(f"--query-gpu=uuid,pstate,pcie.link.gen.current,pcie.link.gen.max,{reasons}")
+        if len(rows[0] if rows else []) == 4 + len(_SLOWDOWNS):
+            return rows
+    return []
 
 
 def links_up(text: str) -> dict[str, int]:

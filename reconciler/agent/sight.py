@@ -15,10 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from reconciler.agent.conf import Conf
 from reconciler.agent.hardware import hardware
+from reconciler.agent.health import Course
 from reconciler.agent.journal import Key
 
 PROGRESS_LIMIT = 4096
@@ -116,7 +118,8 @@ class Checkup(threading.Thread):
     def __init__(self, conf: Conf, is_ours: Callable[[int], bool], changed: Callable[[], None]) -> None:
         super().__init__(name="checkup", daemon=True)
         self.conf = conf
-        self.hardware = hardware(conf.node, conf.simulation, is_ours)
+        self._course = Course(log=Path("/dev/kmsg"), reset_mark=conf.state_dir / "gpus-reset")
+        self.hardware = hardware(conf.node, conf.simulation, is_ours, self._course)
         self._is_ours = is_ours
         self._changed = changed
         self._failed: dict[str, tuple[tuple[str, ...], str]] = {}
@@ -134,7 +137,7 @@ class Checkup(threading.Thread):
                 again = {name: command for name, (command, _) in self._failed.items()}
                 for name, command in {"health": hooks.health, **again}.items():
                     self.hook(name, command, {})
-            found = hardware(self.conf.node, self.conf.simulation, self._is_ours)
+            found = hardware(self.conf.node, self.conf.simulation, self._is_ours, self._course)
             if found != self.hardware:
                 self.hardware = found
                 self._changed()

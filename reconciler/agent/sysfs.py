@@ -15,6 +15,7 @@ from typing import Any
 
 _LLDP_SECONDS = 10
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?) Gb/sec")
+_SPEED = re.compile(r"([0-9]+)(?:\.([0-9]))?[0-9]* GT/s")
 
 
 def numa_nodes(root: Path = Path("/")) -> list[dict[str, Any]]:
@@ -25,9 +26,9 @@ def numa_nodes(root: Path = Path("/")) -> list[dict[str, Any]]:
 
 
 def network_ports(root: Path = Path("/"), switches: dict[str, str] | None = None) -> list[dict[str, Any]]:
-    """[{name, up, bitsPerSecond, pcieWidth, pcieMost, numa, switch}] by name: RDMA devices, or without any the NICs.
+    """[{name, up, bitsPerSecond, pcieWidth, pcieMost, pcieSpeed, pcieFastest, numa, switch}] by name.
 
-    Virtual functions are left out. `switches` names the switch at each network interface (default: ask lldpd).
+    RDMA devices, or without any the NICs. Lanes, and MT/s of a lane, each as trained and as can be at most. Virtual functions are left out. `switches` names the switch at each network interface (default: ask lldpd).
     """
     rdma = sorted((root / "sys/class/infiniband").glob("*"))
     cards = rdma or sorted((root / "sys/class/net").glob("*"))
@@ -84,6 +85,8 @@ def _port(card: Path, heard: dict[str, str], *, is_rdma: bool) -> dict[str, Any]
         "bitsPerSecond": speed if up else 0,  # a port that is down shows what it spoke last
         "pcieWidth": _number(device / "current_link_width"),
         "pcieMost": _number(device / "max_link_width"),
+        "pcieSpeed": _transfers(device / "current_link_speed"),
+        "pcieFastest": _fastest(device),
         "numa": numa_of(device),
         "switch": next((heard[name] for name in interfaces if name in heard), ""),
     }
@@ -93,6 +96,19 @@ def _number(path: Path) -> int:
     said = _text(path)
     lanes = int(said) if said.isdigit() else 0
     return lanes if lanes <= 32 else 0  # 255 is the kernel's "unknown"
+
+
+def _transfers(path: Path) -> int:
+    """MT/s out of `16.0 GT/s PCIe`, 0 when unknown."""
+    found = _SPEED.match(_text(path))
+    return int(found[1]) * 1000 + int(found[2] or 0) * 100 if found else 0
+
+
+def _fastest(device: Path) -> int:
+    """What card and port above it can both do: a new card in an older host is no fault of either."""
+    card = _transfers(device / "max_link_speed")
+    port = _transfers(device.resolve().parent / "max_link_speed")
+    return min(card, port) if card and port else card
 
 
 def _text(path: Path) -> str:

@@ -16,6 +16,7 @@ from reconciler.documents.cpulist import print_cpus
 from reconciler.documents.hostlist import expand
 from reconciler.documents.surroundings import nic_label
 from reconciler.model.desired import AgentRules, RepositoryRules, Window
+from reconciler.model.gpu_models import models_of
 from reconciler.model.inventory import GpuSlot, Inventory, Level, Node, NodeShape, NumaNode, Taint
 from reconciler.model.queue import PriorityClass, Queue, QuotaTree, Scheduling
 from reconciler.model.units import (
@@ -89,11 +90,12 @@ def _switches(fabrics: Iterable[Any]) -> Iterator[tuple[DomainName, tuple[str, .
 def _shape(name: str, spec: Any) -> NodeShape:
     count = gpu_count(spec)
     numa, nic, rail = [-1] * count, [""] * count, [-1] * count
+    near: list[tuple[str, ...]] = [()] * count
     rails = {port.name: port.rail for port in spec.nics}
     for switch in spec.pcie_switches:
         for position, gpu in enumerate(switch.gpus[:count]):
             if gpu < count:
-                numa[gpu] = switch.numa
+                numa[gpu], near[gpu] = switch.numa, switch.nics
             if gpu < count and position < len(switch.nics):  # the i-th NIC below a switch serves the i-th GPU
                 nic[gpu] = switch.nics[position]
                 rail[gpu] = rails.get(nic[gpu], -1)
@@ -104,10 +106,13 @@ def _shape(name: str, spec: Any) -> NodeShape:
         gpu_type=GpuType(spec.gpu_type),
         gpu_memory=Bytes(spec.gpu_memory),
         gpus=tuple(
-            GpuSlot(index=i, numa=numa[i], nic=nic[i], rail=rail[i], links=links.get(i, 0)) for i in range(count)
+            GpuSlot(index=i, numa=numa[i], nic=nic[i], rail=rail[i], links=links.get(i, 0), near=near[i])
+            for i in range(count)
         ),
         nvlink=tuple(sorted(islands, key=lambda mask: mask & -mask)),
         numa=_numa_nodes(spec),
+        models=models_of(spec.gpu_type, spec.gpu_models),
+        topo_file=spec.nccl_topo_file or "",
     )
 
 
@@ -200,8 +205,7 @@ def _with_override(node: Node, said: Any) -> Node:
 
 
 def _without_nics(shape: NodeShape, down: set[str]) -> NodeShape:
-    gpus = (replace(slot, nic="", rail=-1) if slot.nic in down else slot for slot in shape.gpus)
-    return replace(shape, gpus=tuple(gpus))
+    return replace(shape, gpus=tuple(slot.without(down) for slot in shape.gpus))
 
 
 # --- quotas and classes ---------------------------------------------------------------------------------------------

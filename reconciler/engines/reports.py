@@ -21,6 +21,7 @@ MAX_GPUS = 128
 MAX_TEXT = 240
 _MAX_WHOLE = 2**63 - 1
 _MAX_SCALARS = 32
+_MAX_XIDS = 64
 _JOB = re.compile(r"[a-z0-9][-a-z0-9]{0,62}/[a-z0-9][-a-z0-9.]{0,80}")
 
 AttemptKey = tuple[JobKey, int]
@@ -169,7 +170,19 @@ def _gpu(tree: Mapping[str, Any]) -> GpuReport:
         pcie_width=_whole(tree.get("pcieWidth", 0), "pcieWidth"),
         pcie_most=_whole(tree.get("pcieMost", 0), "pcieMost"),
         numa=_whole_or_unknown(tree, "numa"),
+        pcie_speed=_whole(tree.get("pcieSpeed", 0), "pcieSpeed"),
+        pcie_fastest=_whole(tree.get("pcieFastest", 0), "pcieFastest"),
+        xids=_xids(tree.get("xids", [])),
+        recovery=one_line(tree.get("recovery", "")),
+        throttled=one_line(tree.get("throttled", "")),
+        rows_pending=_truth(tree.get("rowsPending", False), "rowsPending"),
     )
+
+
+def _xids(found: object) -> tuple[int, ...]:
+    if not isinstance(found, list) or len(found) > _MAX_XIDS:
+        raise BadMessage(f"xids is no list of at most {_MAX_XIDS} numbers")
+    return tuple(sorted({_whole(xid, "an XID") for xid in found}))
 
 
 def _nic(tree: Mapping[str, Any]) -> NicReport:
@@ -181,6 +194,8 @@ def _nic(tree: Mapping[str, Any]) -> NicReport:
         pcie_most=_whole(tree.get("pcieMost", 0), "pcieMost"),
         numa=_whole_or_unknown(tree, "numa"),
         switch=one_line(tree.get("switch", "")),
+        pcie_speed=_whole(tree.get("pcieSpeed", 0), "pcieSpeed"),
+        pcie_fastest=_whole(tree.get("pcieFastest", 0), "pcieFastest"),
     )
 
 

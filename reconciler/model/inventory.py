@@ -7,8 +7,8 @@ Levels are data. `Fabric.levels` runs from the inside out and always contains `n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from reconciler.model.units import BitsPerSecond, Bytes, DomainName, GpuType, LevelName, Nanoseconds, NodeName
 
@@ -28,9 +28,10 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSlot:
-    """One GPU position of a profile: index, NUMA node (-1 unknown), nearest NIC ("" none) and rail (-1 none).
+    """One GPU position of a profile: index, NUMA node (-1 unknown), its own NIC ("" none) and rail (-1 none).
 
-    `links` is how many NVLinks it has, 0 when the profile does not say.
+    `near` are all NICs below its PCIe switch, in the order of the profile: with a NIC of its own it comes among them,
+    and without one they tie. `links` is how many NVLinks it has, 0 when the profile does not say.
     """
 
     index: int
@@ -38,6 +39,14 @@ class GpuSlot:
     nic: str
     rail: int
     links: int = 0
+    near: tuple[str, ...] = ()
+
+    def without(self, nics: Collection[str]) -> GpuSlot:
+        """The slot when these NICs cannot be used; the same object when it has none of them."""
+        if self.nic not in nics and not any(nic in nics for nic in self.near):
+            return self
+        near = tuple(nic for nic in self.near if nic not in nics)
+        return replace(self, near=near, nic="", rail=-1) if self.nic in nics else replace(self, near=near)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +61,11 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeShape:
-    """A NodeProfile: what every node of it looks like. `nvlink` holds one GPU bit mask for each island."""
+    """A NodeProfile: what every node of it looks like. `nvlink` holds one GPU bit mask for each island.
+
+    `models` are the names its nodes may report for this GPU type, `topo_file` the path of a NCCL topology file on
+    each of them ("" none).
+    """
 
     profile: str
     gpu_type: GpuType
@@ -60,6 +73,12 @@ class NodeShape:
     gpus: tuple[GpuSlot, ...]
     nvlink: tuple[int, ...]
     numa: tuple[NumaNode, ...]
+    models: tuple[str, ...] = ()
+    topo_file: str = ""
+
+    def goes_by(self, reported: str) -> bool:
+        """Whether a node that reports this model has GPUs of this type."""
+        return reported == self.gpu_type or reported in self.models
 
     @property
     def all_gpus(self) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from reconciler.model.units import BitsPerSecond, Bytes, CommitId, Digest, Instant, JobKey, NodeName
+from reconciler.model.xids import FATAL_XIDS, NOTHING_LEFT
 
 
 class NodeCondition(StrEnum):
@@ -60,7 +61,10 @@ class GpuReport:
     """One GPU as seen: healthy, and `foreign` names a process that is not ours, if one uses it.
 
     `nvlinks` counts the links that are up; `pcie_width` is what was trained, `pcie_most` what card and slot could
-    do, both in lanes. What a node did not say is -1 (links, NUMA node) or 0 (the rest), and is never drift.
+    do, both in lanes; `pcie_speed` and `pcie_fastest` the same in MT/s of a lane. `xids` are the faults its driver
+    logged since the node started, `recovery` what the driver says must be done about it; `throttled` is why its
+    hardware has slowed it down for a while; `rows_pending`: memory rows wait for a reset to be replaced. What a node
+    did not say is -1 (links, NUMA node), 0, "" or absent, and is never drift.
     """
 
     index: int
@@ -73,13 +77,38 @@ class GpuReport:
     pcie_width: int = 0
     pcie_most: int = 0
     numa: int = -1
+    pcie_speed: int = 0
+    pcie_fastest: int = 0
+    xids: tuple[int, ...] = ()
+    recovery: str = ""
+    throttled: str = ""
+    rows_pending: bool = False
+
+    @property
+    def fatal_xids(self) -> tuple[int, ...]:
+        """Faults that keep it from being given out; none once its driver says that nothing is left to do."""
+        return () if self.recovery == NOTHING_LEFT else tuple(xid for xid in self.xids if xid in FATAL_XIDS)
+
+    @property
+    def fault(self) -> str:
+        """Why it must not be given out, in a few words; "" when it may be, as far as its own health goes."""
+        if not self.healthy:
+            return self.reason or "not healthy"
+        if self.recovery not in ("", NOTHING_LEFT):
+            return f"its driver asks for: {self.recovery}"
+        return next((f"XID {xid}: {FATAL_XIDS[xid]}" for xid in self.fatal_xids), "")
+
+    @property
+    def is_usable(self) -> bool:
+        """It is well, and nobody but us uses it."""
+        return not self.fault and not self.foreign
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NicReport:
     """One network port as seen. `speed` 0, `numa` -1, widths 0 and `switch` "" mean that the node did not say.
 
-    `switch` is the top-of-rack switch that announces itself at the other end of the cable.
+    Lanes and their speed are told as for GPUs. `switch` is the top-of-rack switch that announces itself at the other end of the cable.
     """
 
     name: str
@@ -89,6 +118,8 @@ class NicReport:
     pcie_most: int = 0
     numa: int = -1
     switch: str = ""
+    pcie_speed: int = 0
+    pcie_fastest: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -260,7 +260,7 @@ def _closed_because(
         return DriftCode.CORDONED, node.cordoned
     if seen.unhealthy:
         return DriftCode.UNHEALTHY, seen.unhealthy
-    if seen.gpu_type and seen.gpu_type != node.shape.gpu_type:
+    if seen.gpu_type and not node.shape.goes_by(seen.gpu_type):
         return DriftCode.TYPE_DIFFERS, seen.gpu_type
     for report in seen.attempts:
         # Processes of an attempt that nobody holds any more: their GPUs are not free, whatever the record says.
@@ -271,21 +271,23 @@ def _closed_because(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Health:
-    """Masks of GPUs as a node reports them; `owner` names a process that is not ours."""
+    """Masks of GPUs as a node reports them; `owner` names a process that is not ours, `fault` what the first is ill with."""
 
     present: int
     good: int
     foreign: int
     owner: str
+    fault: str
 
 
 def _read_health(gpus: tuple[GpuReport, ...]) -> _Health:
     foreign = [gpu for gpu in gpus if gpu.foreign]
     return _Health(
         present=sum(1 << gpu.index for gpu in gpus),
-        good=sum(1 << gpu.index for gpu in gpus if gpu.healthy and not gpu.foreign),
+        good=sum(1 << gpu.index for gpu in gpus if gpu.is_usable),
         foreign=sum(1 << gpu.index for gpu in foreign),
         owner=foreign[0].foreign if foreign else "",
+        fault=next((f"GPU {gpu.index}: {gpu.fault}" for gpu in gpus if gpu.fault), ""),
     )
 
 
@@ -298,7 +300,7 @@ def _gpu_drift(node: Node, usable: int, health: _Health) -> Iterator[Drift]:
     missing = whole & ~health.present & ~node.failed
     broken = whole & ~usable & ~missing & ~foreign
     for code, mask, detail in (
-        (DriftCode.GPU_FAILED, broken, ""),
+        (DriftCode.GPU_FAILED, broken, health.fault),
         (DriftCode.GPU_MISSING, missing, ""),
         (DriftCode.FOREIGN_PROCESS, foreign & whole, owner),
     ):

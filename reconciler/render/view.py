@@ -154,7 +154,7 @@ def _sign(node: Node, seen: NodeObservation | None, index: int) -> str:
     if seen is None or seen.condition is not NodeCondition.READY or seen.unhealthy:
         return "x"
     report = next((gpu for gpu in seen.gpus if gpu.index == index), None)
-    if node.failed >> index & 1 or report is None or not report.healthy:
+    if node.failed >> index & 1 or report is None or report.fault:
         return "x"
     return "d" if node.cordoned else "f" if report.foreign else "0"
 
@@ -226,7 +226,7 @@ def topology_table(placement: Placement, observed: Observed, width: int | None) 
     for place in placement.ranks:
         seen = observed.nodes.get(place.node)
         gpu = next((g for g in seen.gpus if g.index == place.gpu), None) if seen else None
-        real = "not seen" if gpu is None else gpu.uuid if gpu.healthy else f"failed: {one_line(gpu.reason)}"
+        real = "not seen" if gpu is None else f"failed: {one_line(gpu.fault)}" if gpu.fault else gpu.uuid
         rail = str(place.rail) if place.rail >= 0 else "-"
         numa = str(place.numa) if place.numa >= 0 else "-"
         rows.append([str(place.rank), place.node, str(place.gpu), numa, place.nic or "-", rail, real])

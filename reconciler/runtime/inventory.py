@@ -19,6 +19,7 @@ from reconciler.documents.edit import new_document, set_value
 from reconciler.documents.hostlist import expand, fold
 from reconciler.documents.loader import Tree
 from reconciler.errors import InvalidInput, NotFound, UsageError
+from reconciler.model.gpu_models import models_of
 from reconciler.model.inventory import Node
 from reconciler.model.observed import NodeObservation
 from reconciler.topology.drift import Drift, DriftCode, node_drift
@@ -100,7 +101,7 @@ def _profile(files: Files, tree: Mapping[str, Tree], changes: dict[str, bytes]) 
         raise InvalidInput(checked.diagnostics)
     (mine,) = checked.items
     for other in documents_of_kind(files, "NodeProfile"):
-        if _hardware_of(other.spec) == _hardware_of(mine.model.spec):
+        if _alike(other.spec, mine.model.spec):
             return other.item.name
         if other.item.name == mine.name:
             raise UsageError(
@@ -112,9 +113,16 @@ def _profile(files: Files, tree: Mapping[str, Tree], changes: dict[str, bytes]) 
     return mine.name
 
 
+def _alike(declared: Any, found: Any) -> bool:
+    """Whether two specs say the same of a machine, whatever they call its GPUs."""
+    names = (declared.gpu_type, *models_of(declared.gpu_type, declared.gpu_models))
+    return found.gpu_type in names and _hardware_of(declared) == _hardware_of(found)
+
+
 def _hardware_of(spec: Any) -> Any:
     """The spec less what people decide, with its GPUs counted: equal for equal machines."""
-    return spec.model_copy(update={"reserved": None, "gpus": gpu_count(spec)})
+    decided = {"gpu_type": "", "gpu_models": (), "reserved": None, "nccl_topo_file": None}
+    return spec.model_copy(update={**decided, "gpus": gpu_count(spec)})
 
 
 def _join_set(files: Files, tree: Mapping[str, Any], profile: str, changes: dict[str, bytes]) -> None:
@@ -174,7 +182,7 @@ class Adoption:
 
 
 def adopt(files: Files, node: Node, seen: NodeObservation) -> Adoption:
-    """Write down as overrides of this node what it reports: GPUs that are missing, NICs that are down or gone.
+    """Write down as overrides of this node what it reports: GPUs missing or faulty, NICs that are down or gone.
 
     Everything else is no property of one node in a file: it is left, and named. Raises: NotFound (UnknownNode);
     InvalidInput, when the outcome would be invalid.
@@ -202,11 +210,20 @@ def _override_key(found: Found, node: str) -> str:
 _Edit = tuple[tuple[str, ...], Tree]
 
 
-def _missing_gpus(drift: Drift) -> Iterable[_Edit]:
+def _failed_gpus(drift: Drift) -> Iterable[_Edit]:
     from reconciler.documents.cpulist import parse_cpus  # the same notation
 
-    gpus = parse_cpus(str(dict(drift.numbers)["gpus"]))
-    return [(("gpus", str(gpu)), {"state": "failed", "reason": "not seen by its agent"}) for gpu in gpus]
+    numbers = dict(drift.numbers)
+    reason = _REASONS[drift.code].format_map(numbers)[:256]
+    return [(("gpus", str(gpu)), {"state": "failed", "reason": reason}) for gpu in parse_cpus(str(numbers["gpus"]))]
+
+
+_REASONS: Final[Mapping[DriftCode, str]] = {
+    DriftCode.GPU_MISSING: "not seen by its agent",
+    DriftCode.GPU_FAULTY: "{why}",
+    DriftCode.RECOVERY_NEEDED: "its driver asks: {action}",
+    DriftCode.XID_FATAL: "XID {xid}: {meaning}",
+}
 
 
 def _dark_nic(drift: Drift) -> Iterable[_Edit]:
@@ -215,7 +232,7 @@ def _dark_nic(drift: Drift) -> Iterable[_Edit]:
 
 
 _OVERRIDES: Final[Mapping[DriftCode, Callable[[Drift], Iterable[_Edit]]]] = {
-    DriftCode.GPU_MISSING: _missing_gpus,
+    **dict.fromkeys(_REASONS, _failed_gpus),
     DriftCode.NIC_DOWN: _dark_nic,
     DriftCode.NIC_MISSING: _dark_nic,
 }

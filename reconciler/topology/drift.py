@@ -2,8 +2,9 @@
 
 Declared hardware against the facts nodes report: a row for each difference, with its numbers, how grave it is and
 what planning does about it. `effective` is the inventory as it can be used: NVLink islands without the GPUs that
-lost links, GPUs without the NICs that are down. Whether a node may be used at all (silent, cordoned, unhealthy) and
-which GPUs are free is the planner's; a fact that a node did not report is no difference.
+lost links, GPUs without the NICs that are down. A fault of a GPU is drift too: it was declared sound. Whether a node
+may be used at all (silent, cordoned, unhealthy) and which GPUs are free is the planner's; a fact that a node did not
+report is no difference. The reasons for each effect are in `.github/decisions/`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from reconciler.model.inventory import Inventory, Node, NodeShape
 from reconciler.model.observed import GpuReport, NicReport, NodeObservation, Observed
 from reconciler.model.reasons import Number
 from reconciler.model.units import NVLINK_LEVEL, DomainName, NodeName
+from reconciler.model.xids import FATAL_XIDS, NOTHING_LEFT
 
 
 class DriftCode(StrEnum):
@@ -26,12 +28,19 @@ class DriftCode(StrEnum):
     TYPE_DIFFERS = "TypeDiffers"
     GPU_MISSING = "GpuMissing"
     GPU_EXTRA = "GpuExtra"
+    GPU_FAULTY = "GpuFaulty"
+    RECOVERY_NEEDED = "RecoveryNeeded"
+    XID_FATAL = "XidFatal"
+    XID_LOGGED = "XidLogged"
+    ROWS_PENDING = "RowsPending"
+    THROTTLED = "Throttled"
     MEMORY_DIFFERS = "MemoryDiffers"
     NVLINK_DOWN = "NvlinkDown"
     CLIQUE_DIFFERS = "CliqueDiffers"
     NIC_MISSING = "NicMissing"
     NIC_DOWN = "NicDown"
     PCIE_NARROW = "PcieNarrow"
+    PCIE_SLOW = "PcieSlow"
     SWITCH_DIFFERS = "SwitchDiffers"
     NUMA_DIFFERS = "NumaDiffers"
     CPUS_DIFFER = "CpusDiffer"
@@ -50,6 +59,9 @@ class Effect(StrEnum):
 EFFECTS: Final[Mapping[DriftCode, Effect]] = {
     DriftCode.TYPE_DIFFERS: Effect.CAPACITY_REMOVED,
     DriftCode.GPU_MISSING: Effect.CAPACITY_REMOVED,
+    DriftCode.GPU_FAULTY: Effect.CAPACITY_REMOVED,
+    DriftCode.RECOVERY_NEEDED: Effect.CAPACITY_REMOVED,
+    DriftCode.XID_FATAL: Effect.CAPACITY_REMOVED,
     DriftCode.NVLINK_DOWN: Effect.DOMAIN_SPLIT,
     DriftCode.NIC_MISSING: Effect.RAIL_AVOIDED,
     DriftCode.NIC_DOWN: Effect.RAIL_AVOIDED,
@@ -60,12 +72,19 @@ SENTENCES: Final[Mapping[DriftCode, str]] = {
     DriftCode.TYPE_DIFFERS: "has GPUs of type {seen}, not {declared}",
     DriftCode.GPU_MISSING: "GPU {gpus} not seen",
     DriftCode.GPU_EXTRA: "GPU {gpus} seen, not declared",
+    DriftCode.GPU_FAULTY: "GPU {gpus} is not healthy: {why}",
+    DriftCode.RECOVERY_NEEDED: "GPU {gpus} has a fault for which its driver asks: {action}",
+    DriftCode.XID_FATAL: "GPU {gpus} logged XID {xid}: {meaning}",
+    DriftCode.XID_LOGGED: "GPU {gpus} logged XID {xid}",
+    DriftCode.ROWS_PENDING: "GPU {gpus} has memory rows that a reset will replace",
+    DriftCode.THROTTLED: "GPU {gpus} has been slowed down for a while: {why}",
     DriftCode.MEMORY_DIFFERS: "GPU {gpus} with {seen} MiB of memory, not {declared}",
     DriftCode.NVLINK_DOWN: "GPU {gpus} with {up} of {links} NVLinks up",
     DriftCode.CLIQUE_DIFFERS: "is in NVLink clique {seen}; most of {domain} are in {most}",
     DriftCode.NIC_MISSING: "{nic} not seen, which serves GPU {gpus}",
     DriftCode.NIC_DOWN: "{nic} is down, which serves GPU {gpus}",
     DriftCode.PCIE_NARROW: "{device} trained at x{width} of x{most}",
+    DriftCode.PCIE_SLOW: "{device} trained at {speed} of {fastest} MT/s a lane",
     DriftCode.SWITCH_DIFFERS: "{nic} is cabled to {seen}, no switch of {rack}",
     DriftCode.NUMA_DIFFERS: "{device} is at NUMA node {seen}, not {declared}",
     DriftCode.CPUS_DIFFER: "NUMA node {numa} has CPUs {seen}, without {missing} of those declared",
@@ -114,6 +133,7 @@ def node_drift(node: Node, seen: NodeObservation, switches: tuple[str, ...] = ()
     """Differences of one node. `switches` are those of its rack; none: not declared, so nothing is said of them."""
     rows = [
         *_gpus(node, seen),
+        *_health(node, seen.gpus),
         *_links(node.shape, seen.gpus),
         *_nics(node.shape, seen.nics),
         *_lanes(seen),
@@ -178,8 +198,7 @@ def effective_shape(shape: NodeShape, seen: NodeObservation) -> NodeShape:
         alone = tuple(1 << gpu for gpu in range(apart.bit_length()) if apart >> gpu & 1)
         shape = replace(shape, nvlink=tuple(sorted((*whole, *alone), key=lambda mask: mask & -mask)))
     if dark:
-        gpus = tuple(replace(slot, nic="", rail=-1) if slot.nic in dark else slot for slot in shape.gpus)
-        shape = replace(shape, gpus=gpus)
+        shape = replace(shape, gpus=tuple(slot.without(dark) for slot in shape.gpus))
     return shape
 
 
@@ -229,7 +248,7 @@ _Row = tuple[DriftCode, dict[str, Number]]
 
 def _gpus(node: Node, seen: NodeObservation) -> Iterator[_Row]:
     shape = node.shape
-    if seen.gpu_type and seen.gpu_type != shape.gpu_type:
+    if seen.gpu_type and not shape.goes_by(seen.gpu_type):
         yield DriftCode.TYPE_DIFFERS, {"declared": shape.gpu_type, "seen": seen.gpu_type}
     present = sum(1 << gpu.index for gpu in seen.gpus)
     missing, extra = shape.all_gpus & ~present & ~node.failed, present & ~shape.all_gpus
@@ -247,6 +266,34 @@ def _gpus(node: Node, seen: NodeObservation) -> Iterator[_Row]:
             DriftCode.MEMORY_DIFFERS,
             {"gpus": numbers_of(mask), "declared": shape.gpu_memory >> 20, "seen": memory >> 20},
         )
+
+
+def _health(node: Node, gpus: tuple[GpuReport, ...]) -> Iterator[_Row]:
+    """Faults and slowing down; a row for all GPUs that have the same. Of one declared failed all is said already."""
+    alike: dict[tuple[DriftCode, tuple[tuple[str, Number], ...]], int] = {}
+    for gpu in gpus:
+        for code, numbers in _symptoms(gpu) if not node.failed >> gpu.index & 1 else ():
+            key = code, tuple(numbers.items())
+            alike[key] = alike.get(key, 0) | 1 << gpu.index
+    for (code, told), mask in alike.items():
+        yield code, {"gpus": numbers_of(mask), **dict(told)}
+
+
+def _symptoms(gpu: GpuReport) -> Iterator[_Row]:
+    fatal = gpu.fatal_xids
+    if not gpu.healthy:
+        yield DriftCode.GPU_FAULTY, {"why": gpu.fault}
+    elif gpu.recovery not in ("", NOTHING_LEFT):
+        yield DriftCode.RECOVERY_NEEDED, {"action": gpu.recovery}
+    for xid in fatal:
+        yield DriftCode.XID_FATAL, {"xid": xid, "meaning": FATAL_XIDS[xid]}
+    for xid in gpu.xids:
+        if xid not in fatal:
+            yield DriftCode.XID_LOGGED, {"xid": xid}
+    if gpu.rows_pending:
+        yield DriftCode.ROWS_PENDING, {}
+    if gpu.throttled:
+        yield DriftCode.THROTTLED, {"why": gpu.throttled}
 
 
 def _links(shape: NodeShape, gpus: tuple[GpuReport, ...]) -> Iterator[_Row]:
@@ -270,12 +317,14 @@ def _nics(shape: NodeShape, nics: tuple[NicReport, ...]) -> Iterator[_Row]:
 
 
 def _lanes(seen: NodeObservation) -> Iterator[_Row]:
-    """A card that trained fewer lanes than it and its slot can do."""
-    devices = [(f"GPU {gpu.index}", gpu.pcie_width, gpu.pcie_most) for gpu in seen.gpus]
-    devices += [(nic.name, nic.pcie_width, nic.pcie_most) for nic in seen.nics]
-    for device, width, most in devices:
-        if 0 < width < most:
-            yield DriftCode.PCIE_NARROW, {"device": device, "width": width, "most": most}
+    """A card that trained fewer lanes, or slower ones, than it and its slot can do."""
+    devices: list[tuple[str, GpuReport | NicReport]] = [(f"GPU {gpu.index}", gpu) for gpu in seen.gpus]
+    devices += [(nic.name, nic) for nic in seen.nics]
+    for device, card in devices:
+        if 0 < card.pcie_width < card.pcie_most:
+            yield DriftCode.PCIE_NARROW, {"device": device, "width": card.pcie_width, "most": card.pcie_most}
+        if 0 < card.pcie_speed < card.pcie_fastest:
+            yield DriftCode.PCIE_SLOW, {"device": device, "speed": card.pcie_speed, "fastest": card.pcie_fastest}
 
 
 def _places(shape: NodeShape, seen: NodeObservation) -> Iterator[_Row]:

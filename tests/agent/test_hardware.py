@@ -9,6 +9,7 @@ import pytest
 
 from reconciler.agent.conf import Simulation
 from reconciler.agent.hardware import clique_of, hardware, links_up
+from reconciler.agent.health import Course
 from reconciler.agent.sysfs import network_ports, numa_nodes, pci_numa
 
 UUIDS = ("GPU-00000000-0000-4000-8000-000000000000", "GPU-00000000-0000-4000-8000-000000000001")
@@ -38,8 +39,18 @@ GPU 1: NVIDIA A100-SXM4-80GB (UUID: {UUIDS[1]})
 END
   ;;
   --query-remapped-rows*) cat <<'END'
-{UUIDS[0]}, {WORN}
-{UUIDS[1]}, 0
+{UUIDS[0]}, {WORN}, 0
+{UUIDS[1]}, 0, 1
+END
+  ;;
+  --query-gpu=uuid,gpu_recovery_action*) cat <<'END'
+{UUIDS[0]}, None
+{UUIDS[1]}, Drain and Reset
+END
+  ;;
+  --query-gpu=uuid,pstate,*clocks_throttle_reasons*) cat <<'END'
+{UUIDS[0]}, P0, 3, 4, Not Active, Active, Not Active
+{UUIDS[1]}, P8, 1, 4, Not Active, Not Active, Not Active
 END
   ;;
   --query-compute-apps*) ;;
@@ -73,6 +84,31 @@ def test_a_driver_that_knows_no_links_still_tells_of_its_gpus(tmp_path: Path, mo
     found = hardware("n1", None, nobody)
     assert [gpu["uuid"] for gpu in found["gpus"]] == list(UUIDS)
     assert not {"nvlinks", "memoryBytes", "pcieWidth"} & found["gpus"][0].keys()
+
+
+def test_health_of_real_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one look tells is told at once; slowing down only when it lasts, the speed of a link only when it works."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text(SMI.replace(WORN, "0"))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    log = tmp_path / "kmsg"
+    log.write_text("3,9,5000000,-;NVRM: Xid (PCI:0000:43:00): 48, pid=7, DBE\n")
+    one, other = hardware("n1", None, nobody, Course(log=log))["gpus"]
+    assert (one["recovery"], one["pcieSpeed"], one["pcieFastest"]) == ("None", 8_000, 16_000)
+    assert not {"xids", "rowsPending", "throttled"} & one.keys()
+    assert (other["recovery"], other["xids"], other["rowsPending"]) == ("Drain and Reset", [48], True)
+    assert "pcieSpeed" not in other
+
+
+def test_a_driver_that_knows_no_recovery_says_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(SMI.replace("Drain and Reset", "[N/A]").replace("uuid,pstate", "nothing"))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    found = hardware("n1", None, nobody)["gpus"]
+    assert ["recovery" in gpu for gpu in found] == [True, False]
+    assert not any({"throttled", "pcieSpeed"} & gpu.keys() for gpu in found)
 
 
 def test_a_gpu_without_spare_rows_is_not_healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,6 +183,8 @@ def test_ports_and_numa_nodes_of_a_made_up_machine(tmp_path: Path) -> None:
             f"{device}/numa_node": "0",
             f"{device}/current_link_width": "8",
             f"{device}/max_link_width": "16",
+            f"{device}/current_link_speed": "16.0 GT/s PCIe",
+            f"{device}/max_link_speed": "32.0 GT/s PCIe",
             f"{device}/net/ens1/operstate": "up",
             f"{port}/ports/1/state": "4: ACTIVE",
             f"{port}/ports/1/rate": "400 Gb/sec (4X NDR)",
@@ -167,9 +205,15 @@ def test_ports_and_numa_nodes_of_a_made_up_machine(tmp_path: Path) -> None:
         "bitsPerSecond": 400_000_000_000,
         "pcieWidth": 8,
         "pcieMost": 16,
+        "pcieSpeed": 16_000,
+        "pcieFastest": 32_000,
         "numa": 0,
         "switch": "tor-1",
     }
+    assert network_ports(tmp_path, {"ens1": "tor-1"}) == [up]
+    # A port that is no faster than this is no fault of the card.
+    write(tmp_path, {"sys/devices/pci0000:15/0000:15:01.0/max_link_speed": "16.0 GT/s PCIe"})
+    up["pcieFastest"] = 16_000
     assert network_ports(tmp_path, {"ens1": "tor-1"}) == [up]
     assert pci_numa("00000000:16:00.0", tmp_path) == 0
 

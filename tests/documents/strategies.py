@@ -27,6 +27,7 @@ from reconciler.model.observed import (
     AttemptState,
     GpuReport,
     JobObservation,
+    NicReport,
     NodeCondition,
     NodeObservation,
     Observed,
@@ -222,7 +223,23 @@ attempts = st.builds(
     exit_code=some(st.integers(-64, 255)),
     reason=texts,
 )
-gpus = st.builds(GpuReport, index=small, uuid=texts, healthy=st.booleans(), foreign=texts, reason=texts)
+gpus = st.builds(
+    GpuReport,
+    index=small,
+    uuid=texts,
+    healthy=st.booleans(),
+    foreign=texts,
+    reason=texts,
+    memory=numbers,
+    nvlinks=st.integers(-1, 18),
+    pcie_speed=numbers,
+    pcie_fastest=numbers,
+    xids=st.lists(small, max_size=3).map(tuple),
+    recovery=texts,
+    throttled=texts,
+    rows_pending=st.booleans(),
+)
+nics = st.builds(NicReport, name=texts, up=st.booleans(), speed=numbers, pcie_speed=numbers, pcie_fastest=numbers)
 
 
 def observations(node: NodeName) -> st.SearchStrategy[NodeObservation]:
@@ -236,6 +253,7 @@ def observations(node: NodeName) -> st.SearchStrategy[NodeObservation]:
         condition_since=instants,
         gpu_type=texts,
         gpus=st.lists(gpus, max_size=3).map(tuple),
+        nics=st.lists(nics, max_size=2).map(tuple),
         attempts=st.lists(attempts, max_size=3).map(tuple),
         unhealthy=texts,
         lease_expired=st.booleans(),

@@ -215,7 +215,9 @@ def test_a_node_is_its_profile_at_its_place() -> None:
     assert found.above_node == ("spineGroup", "rack")
     node = found.nodes[2]
     assert (node.path, node.rack) == (("sg0", "r02"), "r02")
-    assert node.shape.gpus[5] == GpuSlot(index=5, numa=1, nic="mlx5_5", rail=5)
+    assert node.shape.gpus[5] == GpuSlot(
+        index=5, numa=1, nic="mlx5_5", rail=5, near=("mlx5_4", "mlx5_5", "mlx5_6", "mlx5_7")
+    )
     assert node.shape.nvlink == (0xFF,)
     assert [(n.cpus, n.cpu_count, n.memory) for n in node.shape.numa] == [
         ("1-55,112-167", 111, 992 * GIB), ("57-111,168-223", 111, 992 * GIB),
@@ -238,7 +240,7 @@ def test_overrides_say_what_differs_about_one_node() -> None:
     first, second, third, _ = desired(tree).inventory.nodes
     nics = {"gangops.io/nic-roce": "true"}
     assert (first.failed, first.cordoned, first.dead, first.labels) == (1 << 5, "PSU", False, {"room": "b"} | nics)
-    assert first.shape.gpus[2] == GpuSlot(index=2, numa=0, nic="", rail=-1)
+    assert first.shape.gpus[2] == GpuSlot(index=2, numa=0, nic="", rail=-1, near=("mlx5_0", "mlx5_1", "mlx5_3"))
     assert [(t.key, t.value, t.effect) for t in first.taints] == [("k", "", "NoSchedule")]
     assert (second.failed, second.cordoned, second.dead, second.labels) == (0, "PSU", True, {"room": "a"} | nics)
     assert (third.cordoned, third.dead) == ("", False)

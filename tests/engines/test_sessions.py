@@ -190,15 +190,42 @@ class TestReceipts:
         assert sessions.hear(report(2, hardware=hardware)) is Hearing.NEWS
         assert sessions.hear(report(3, hardware=hardware)) is Hearing.SAME
 
+    def test_health_is_facts_too_and_xids_are_numbers_in_order(self) -> None:
+        clock = FakeClock()
+        sessions = listening(clock)
+        ill = {
+            "index": 0, "uuid": "GPU-0", "xids": [79, 48, 79], "recovery": "Reset", "throttled": "power brake",
+            "rowsPending": True, "pcieSpeed": 16000, "pcieFastest": 32000,
+        }  # fmt: skip
+        nic = {"name": "mlx5_0", "up": True, "pcieSpeed": 8000, "pcieFastest": 32000}
+        sessions.hear(report(1, hardware={"gpus": [ill, {"index": 1, "uuid": "GPU-1"}], "nics": [nic]}))
+        one, other = seen(sessions, clock).gpus
+        assert (one.xids, one.recovery, one.throttled, one.rows_pending) == ((48, 79), "Reset", "power brake", True)
+        assert (one.pcie_speed, one.pcie_fastest, one.is_usable) == (16000, 32000, False)
+        assert (other.xids, other.recovery, other.throttled, other.rows_pending) == ((), "", "", False)
+        assert other.is_usable
+        assert [(n.pcie_speed, n.pcie_fastest) for n in seen(sessions, clock).nics] == [(8000, 32000)]
+
     @pytest.mark.parametrize(
         "hardware",
         [
             {"gpus": [], "nics": [{"name": "a", "up": True}, {"name": "a", "up": True}]},
+            {"gpus": [{"index": 0, "xids": [-1]}]},
+            {"gpus": [{"index": 0, "xids": list(range(65))}]},
+            {"gpus": [{"index": 0, "rowsPending": "yes"}]},
             {"gpus": [], "nics": [{"name": "a", "up": 1}]},
             {"gpus": [{"index": 0, "nvlinks": -2}]},
             {"gpus": [], "numa": "0-3"},
         ],
-        ids=["a NIC twice", "up is no truth", "fewer than no links", "numa is no list"],
+        ids=[
+            "a NIC twice",
+            "a fault below zero",
+            "faults without end",
+            "pending is no truth",
+            "up is no truth",
+            "fewer than no links",
+            "numa is no list",
+        ],
     )
     def test_hardware_that_cannot_be_is_no_report(self, hardware: dict[str, Any]) -> None:
         with pytest.raises(BadMessage):

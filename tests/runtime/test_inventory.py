@@ -24,7 +24,9 @@ def node(name: str) -> Node:
     return Node(name=NodeName(name), shape=shape, path=(DomainName("sg0"), DomainName("r01")), labels={})
 
 
-def adopted(files: dict[str, bytes], *, without: int = 5, links: int = 18, dark: str = "mlx5_2") -> Adoption:
+def adopted(
+    files: dict[str, bytes], *, without: int = 5, links: int = 18, dark: str = "mlx5_2", xids: tuple[int, ...] = ()
+) -> Adoption:
     seen = NodeObservation(
         node=NodeName("gpu-02"),
         boot_id="b",
@@ -32,7 +34,11 @@ def adopted(files: dict[str, bytes], *, without: int = 5, links: int = 18, dark:
         condition=NodeCondition.READY,
         condition_since=Instant(1),
         gpu_type="H100",
-        gpus=tuple(GpuReport(index=i, uuid="", nvlinks=links if i == 7 else 18) for i in range(8) if i != without),
+        gpus=tuple(
+            GpuReport(index=i, uuid="", nvlinks=links if i == 7 else 18, xids=xids if i == 3 else ())
+            for i in range(8)
+            if i != without
+        ),
         nics=tuple(NicReport(name=f"mlx5_{i}", up=f"mlx5_{i}" != dark) for i in range(8)),
     )
     return adopt(files, node("gpu-02"), seen)
@@ -49,6 +55,14 @@ def test_missing_gpus_and_dark_nics_become_overrides_and_comments_stay() -> None
     assert {gpu: said.state for gpu, said in override.gpus.items()} == {5: "failed"}
     assert {nic: said.state for nic, said in override.nics.items()} == {"mlx5_2": "down"}
     assert check_file(text.encode(), RACKS).items[1].model == check_file(FILES[RACKS], RACKS).items[1].model
+
+
+def test_a_fatal_fault_becomes_a_failed_gpu_with_its_reason_and_a_lesser_one_is_left() -> None:
+    done = adopted(FILES, without=-1, dark="", xids=(74, 79))
+    assert [d.code for d in done.adopted] == ["XidFatal"]
+    assert [d.code for d in done.left] == ["XidLogged"]
+    gpus = check_file(done.changes[RACKS], RACKS).items[0].model.spec.overrides["gpu-02"].gpus
+    assert {gpu: (said.state, said.reason) for gpu, said in gpus.items()} == {3: ("failed", "XID 79: fell off the bus")}
 
 
 def test_an_override_that_names_the_node_alone_is_added_to() -> None:

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from reconciler.documents.cpulist import parse_cpus
 from reconciler.model.inventory import GpuSlot, Inventory, Level, Node, NodeShape, NumaNode
 from reconciler.model.observed import GpuReport, NicReport, NodeCondition, NodeObservation, NumaReport, Observed
 from reconciler.model.units import BitsPerSecond, Bytes, DomainName, GpuType, Instant, LevelName, Nanoseconds, NodeName
-from reconciler.topology.drift import DriftCode, Effect, drift_of, effective, node_drift, numbers_of, unlinked
+from reconciler.planner.capacity import Supply
+from reconciler.planner.ground import ground_of
+from reconciler.topology.drift import Drift, DriftCode, Effect, drift_of, effective, node_drift, numbers_of, unlinked
 
 GIB = 1 << 30
 H100 = GpuType("H100")
@@ -96,6 +99,38 @@ CASES: dict[str, tuple[NodeObservation, tuple[str, ...]]] = {
         seen(gpus=gpus(g1={"pcie_width": 8}), nics=nics(n1={"pcie_width": 4})),
         ("GPU 1 trained at x8 of x16", "mlx5_1 trained at x4 of x16"),
     ),
+    "a GPU that is ill": (
+        seen(gpus=gpus(g3={"healthy": False, "reason": "2 uncorrected memory errors"})),
+        ("GPU 3 is not healthy: 2 uncorrected memory errors",),
+    ),
+    "a fatal fault of two GPUs": (
+        seen(gpus=gpus(g3={"xids": (79,)}, g4={"xids": (79,)})),
+        ("GPU 3-4 logged XID 79: fell off the bus",),
+    ),
+    "a fault that is none of the fatal ones": (seen(gpus=gpus(g3={"xids": (74,)})), ("GPU 3 logged XID 74",)),
+    "a fatal fault after which nothing is left to do": (
+        seen(gpus=gpus(g3={"xids": (48,), "recovery": "None"})),
+        ("GPU 3 logged XID 48",),
+    ),
+    "a driver that asks for something": (
+        seen(gpus=gpus(g3={"recovery": "Drain and Reset"})),
+        ("GPU 3 has a fault for which its driver asks: Drain and Reset",),
+    ),
+    "memory rows that wait for a reset": (
+        seen(gpus=gpus(g3={"rows_pending": True})),
+        ("GPU 3 has memory rows that a reset will replace",),
+    ),
+    "a hot GPU": (
+        seen(gpus=gpus(g3={"throttled": "heat, by the hardware"})),
+        ("GPU 3 has been slowed down for a while: heat, by the hardware",),
+    ),
+    "slow lanes": (
+        seen(
+            gpus=gpus(g1={"pcie_speed": 16_000, "pcie_fastest": 32_000}),
+            nics=nics(n1={"pcie_speed": 8_000, "pcie_fastest": 32_000}),
+        ),
+        ("GPU 1 trained at 16000 of 32000 MT/s a lane", "mlx5_1 trained at 8000 of 32000 MT/s a lane"),
+    ),
     "another NUMA node": (seen(gpus=gpus(g0={"numa": 1})), ("GPU 0 is at NUMA node 1, not 0",)),
     "fewer CPUs": (
         seen(numa=(NumaReport(id=0, cpus="0-3,6"), NumaReport(id=1, cpus="8-15"))),
@@ -109,8 +144,48 @@ def test_what_is_told_of_one_node(observation: NodeObservation, told: tuple[str,
     assert tuple(drift.sentence for drift in node_drift(node(), observation)) == told
 
 
-def test_a_gpu_declared_failed_is_not_missed() -> None:
-    assert node_drift(replace(node(), failed=1 << 5), seen(gpus=gpus(g5=None))) == ()
+TAKEN = {"TypeDiffers", "GpuMissing", "GpuFaulty", "RecoveryNeeded", "XidFatal"}
+EFFECTS_BY_CODE = {
+    **dict.fromkeys(TAKEN, Effect.CAPACITY_REMOVED),
+    "NvlinkDown": Effect.DOMAIN_SPLIT,
+    "NicMissing": Effect.RAIL_AVOIDED,
+    "NicDown": Effect.RAIL_AVOIDED,
+}
+
+
+@pytest.mark.parametrize("code", DriftCode)
+def test_what_planning_does_about_each_sort(code: DriftCode) -> None:
+    """The table of the decision record, said a second time."""
+    wanted = EFFECTS_BY_CODE.get(code.value, Effect.WARNING_ONLY)
+    drift = Drift(node=NodeName("n1"), code=code)
+    assert (drift.effect, drift.is_grave) == (wanted, wanted is not Effect.WARNING_ONLY)
+
+
+@pytest.mark.parametrize(("observation", "told"), CASES.values(), ids=CASES)
+def test_capacity_is_removed_from_exactly_the_gpus_of_which_that_is_told(
+    observation: NodeObservation, told: tuple[str, ...]
+) -> None:
+    """What the drift says and what the planner offers are worked out apart; here they meet."""
+    declared = node()
+    supply = Supply(ground_of(inventory(declared)), Observed(nodes={declared.name: observation}), {}, (), ())
+    lost = set()
+    for drift in node_drift(declared, observation):
+        if drift.effect is Effect.CAPACITY_REMOVED:
+            lost |= set(parse_cpus(str(dict(drift.numbers).get("gpus", "0-7"))))
+    assert {i for i in range(8) if not supply.usable[0] >> i & 1} == lost
+
+
+def test_a_reported_name_that_is_known_for_the_type_is_no_drift() -> None:
+    known = replace(shape(), gpu_type=GpuType("H100-SXM5-80GB"), models=("H100-80GB-HBM3",))
+    as_driver = seen(gpu_type="H100-80GB-HBM3")
+    assert node_drift(node(of=known), as_driver) == ()
+    (drift,) = node_drift(node(of=known), seen(gpu_type="H100-PCIe"))
+    assert drift.sentence == "has GPUs of type H100-PCIe, not H100-SXM5-80GB"
+
+
+@pytest.mark.parametrize("state", [None, {"xids": (79,)}, {"healthy": False}, {"recovery": "Reset"}])
+def test_of_a_gpu_declared_failed_nothing_more_is_told(state: dict[str, Any] | None) -> None:
+    assert node_drift(replace(node(), failed=1 << 5), seen(gpus=gpus(g5=state))) == ()
 
 
 def test_a_nic_at_another_racks_switch_is_told_when_the_rack_names_its_switches() -> None:

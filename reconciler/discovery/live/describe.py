@@ -15,6 +15,7 @@ from reconciler.discovery.live.machine import GpuFact, Machine, NicFact, islands
 from reconciler.documents.loader import Tree
 from reconciler.documents.quantities import print_bandwidth, print_bytes
 from reconciler.documents.schema.base import API_VERSION, NAME_PATTERN
+from reconciler.model.gpu_models import as_reported
 
 UNKNOWN_RACK: Final = "unknown"
 _GIB: Final = 1 << 30
@@ -59,11 +60,6 @@ def describe(
     )
 
 
-def gpu_type_of(model: str) -> str:
-    """What jobs call these GPUs; agents report the same."""
-    return model.replace("NVIDIA ", "").replace(" ", "-")
-
-
 def _document(kind: str, name: str, spec: dict[str, Tree]) -> dict[str, Tree]:
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
@@ -81,7 +77,7 @@ def _spec(machine: Machine, remarks: list[str]) -> dict[str, Tree]:
     gpus = machine.gpus
     memory = min(gpu.memory for gpu in gpus)
     spec: dict[str, Tree] = {
-        "gpuType": gpu_type_of(gpus[0].model),
+        "gpuType": as_reported(gpus[0].model),
         "gpuMemory": print_bytes(round(memory / _GIB) * _GIB or memory),
         "gpus": len(gpus),
         "numa": _numa(machine, remarks),

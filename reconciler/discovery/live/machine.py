@@ -16,7 +16,7 @@ from typing import Final
 from reconciler.discovery import lldp, nvidia_topo
 from reconciler.discovery.groups import joined
 from reconciler.discovery.live.source import Source
-from reconciler.discovery.parsed import Status
+from reconciler.discovery.parsed import Status, shortened
 from reconciler.documents.cpulist import parse_cpus
 
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -107,6 +107,9 @@ def _numa(source: Source, unseen: list[str]) -> tuple[NumaFact, ...]:
         if re.fullmatch(r"node[0-9]{1,4}", name):
             total = re.search(r"MemTotal:\s+([0-9]{1,15}) kB", source.text(f"{base}/{name}/meminfo"))
             cpus = source.text(f"{base}/{name}/cpulist")
+            if cpus and not _cpus(cpus):
+                unseen.append(f"the CPUs of NUMA node {int(name[4:])} are no list: {shortened(cpus, 40)}")
+                cpus = ""
             found.append(NumaFact(id=int(name[4:]), cpus=cpus, memory=int(total[1]) << 10 if total else 0))
     if not found:
         unseen.append("the kernel shows no NUMA nodes: all CPUs are taken as one")

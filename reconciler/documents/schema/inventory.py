@@ -8,6 +8,7 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 
 from reconciler.documents.schema.base import (
     NOTHING,
+    AbsolutePath,
     Bandwidth,
     CpuList,
     Document,
@@ -93,6 +94,8 @@ class ProfileSpec(Strict):
 
     gpu_type: GpuTypeName
     """What jobs and quotas call these GPUs."""
+    gpu_models: Annotated[Listed[Line], Field(max_length=16)] = ()
+    """What the driver calls them, as `nvidia-smi -L` prints it; needed only for a name that is not commonly known."""
     gpu_memory: Size
     """Memory of one GPU."""
     gpus: Annotated[int, Field(ge=1, le=64)] | None = None
@@ -105,6 +108,8 @@ class ProfileSpec(Strict):
     """What is near what."""
     nics: Annotated[Listed[Nic], Field(max_length=256)] = ()
     """Network ports and their rails."""
+    nccl_topo_file: AbsolutePath | None = None
+    """A topology file for NCCL that lies on every node: what ranks find as NCCL_TOPO_FILE, unless the job sets it."""
     reserved: Reserved = Reserved.model_construct()
     """What jobs never get."""
 

@@ -102,9 +102,9 @@ def _unfit(case: Case, node: Node, job: Job) -> str:
 def _usable(case: Case, node: Node) -> int:
     """GPUs of a ready node that were seen healthy, are not declared failed and that no stranger uses."""
     seen = case.observed.nodes[node.name]
-    if seen.gpu_type and seen.gpu_type != node.shape.gpu_type:
+    if seen.gpu_type and not node.shape.goes_by(seen.gpu_type):
         return 0
-    healthy = sum(1 << gpu.index for gpu in seen.gpus if gpu.healthy and not gpu.foreign)
+    healthy = sum(1 << gpu.index for gpu in seen.gpus if gpu.is_usable)
     return healthy & node.shape.all_gpus & ~node.failed
 
 

@@ -181,7 +181,7 @@ def _nodes(current: Generation, desired: Desired) -> Iterator[NodeShown]:
         seen = current.observed.nodes.get(node.name)
         broken = node.failed
         for gpu in seen.gpus if seen is not None else ():
-            broken |= 0 if gpu.healthy and not gpu.foreign else 1 << gpu.index
+            broken |= 0 if gpu.is_usable else 1 << gpu.index
         off = seen is None or seen.condition != "Ready" or bool(node.cordoned or seen.unhealthy or node.dead)
         held = holders.get(node.name, {})
         cells = []
