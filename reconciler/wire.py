@@ -32,7 +32,11 @@ class BadMessage(GangOpsError):
 
 @dataclass(frozen=True)
 class RankOrder:
-    """One rank on this node. `cpus` in Linux list syntax, "" for no binding; `gpu` is the index, `uuid` may be ""."""
+    """One rank on this node. `cpus` in Linux list syntax, "" for no binding; `gpu` is the index, `uuid` may be "".
+
+    `nic` is the rank's own, of its rail; `near` are all that are as near to its GPU and up. With "" and several near
+    ones they tie: none of them is meant more than another, and `rail` is -1.
+    """
 
     rank: int
     localRank: int  # noqa: N815  names are the JSON's own
@@ -42,6 +46,7 @@ class RankOrder:
     cpus: str
     nic: str
     rail: int
+    near: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,7 @@ class AttemptOrder:
 
     `deadline` is an instant in ns at which the agent ends the work alone, None for never. `killSeconds` is the time
     between SIGTERM and the kill. `fence` is confirm or lease. `port` is the rendezvous at the leader's address.
+    `topoFile` is the path of a NCCL topology file on this node, "" for none.
     """
 
     job: str
@@ -102,6 +108,7 @@ class AttemptOrder:
     run: RunOrder
     checkpoint: CheckpointOrder | None
     ranks: list[RankOrder] = field(default_factory=list)
+    topoFile: str = ""  # noqa: N815
 
 
 @dataclass(frozen=True)

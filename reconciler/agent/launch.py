@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +77,36 @@ def environment_of(order: AttemptOrder, rank: RankOrder, account: Account) -> di
         env["GANGOPS_CHECKPOINT_DIR"] = order.checkpoint.dir
         env["GANGOPS_CHECKPOINT_MARKER"] = order.checkpoint.marker
         env["GANGOPS_CHECKPOINT_SIGNAL"] = order.checkpoint.signal
-    nics = list(dict.fromkeys(r.nic for r in ranks if r.nic))
+    env |= _near(ranks if order.run.launch == "perNode" else [rank])
+    nics = _nics(ranks)
     if nics:
         env.setdefault("NCCL_IB_HCA", "=" + ",".join(nics))  # "=": these names exactly, not as prefixes
+    if order.topoFile:
+        env.setdefault("NCCL_TOPO_FILE", order.topoFile)
     return env | {f"GANGOPS_PORT_{i}": str(port) for i, port in enumerate(order.ports)}
+
+
+def _near(ranks: Sequence[RankOrder]) -> dict[str, str]:
+    """What is near the GPUs of one process's ranks. What is not known is left out; a rail is told only when all have one.
+
+    NUMA nodes and rails are told in the order of local ranks, so that LOCAL_RANK is an index into them.
+    """
+    known = {
+        "GANGOPS_NUMA": ",".join(str(r.numa) for r in ranks) if all(r.numa >= 0 for r in ranks) else "",
+        "GANGOPS_CPUS": ",".join(dict.fromkeys(r.cpus for r in ranks if r.cpus)),
+        "GANGOPS_NICS": ",".join(_nics(ranks)),
+        "GANGOPS_RAIL": ",".join(str(r.rail) for r in ranks) if all(r.rail >= 0 for r in ranks) else "",
+    }
+    return {name: value for name, value in known.items() if value}
+
+
+def _nics(ranks: Iterable[RankOrder]) -> list[str]:
+    """The NIC of each rank; where several are equally near, all of them, for none is its own.
+
+    None, when of some rank it is not known which are near: to name those of the others would keep it from its own.
+    """
+    found = [[r.nic] if r.nic else r.near for r in ranks]
+    return list(dict.fromkeys(nic for near in found for nic in near)) if all(found) else []
 
 
 def _torchrun(order: AttemptOrder, local_ranks: int) -> dict[str, str]:

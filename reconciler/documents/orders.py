@@ -6,7 +6,7 @@ So a job whose file was edited or removed meanwhile still stops the way it was s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from types import MappingProxyType
 
@@ -113,6 +113,7 @@ def _fresh(
     nodes, places = list(by_node), by_node[node]  # in rank order: the first node leads
     leader, seen = observed.nodes.get(nodes[0]), observed.nodes.get(node)
     uuids = {gpu.index: gpu.uuid for gpu in seen.gpus} if seen else {}
+    dark = {nic.name for nic in seen.nics if not nic.up} if seen else set()
     return AttemptOrder(
         job=record.job,
         attempt=record.attempt,
@@ -133,7 +134,8 @@ def _fresh(
         memoryBytes=job.memory_per_gpu * len(places),
         run=_run_order(job),
         checkpoint=_checkpoint_order(job),
-        ranks=[_rank_order(place, uuids, shape) for place in places],
+        ranks=[_rank_order(place, uuids, shape, dark) for place in places],
+        topoFile=shape.topo_file,
     )
 
 
@@ -170,7 +172,12 @@ def _checkpoint_order(job: Job) -> CheckpointOrder | None:
     )
 
 
-def _rank_order(place: RankPlace, uuids: Mapping[int, str], shape: NodeShape) -> RankOrder:
+def _rank_order(place: RankPlace, uuids: Mapping[int, str], shape: NodeShape, dark: Collection[str]) -> RankOrder:
+    """The rank as its agent needs it. When no NIC near its GPU is up, all others that serve GPUs are as near as any."""
+    slot = next((slot for slot in shape.gpus if slot.index == place.gpu), None)
+    near = [nic for nic in slot.near if nic not in dark] if slot else []
+    if slot and slot.near and not near:
+        near = [nic for nic in dict.fromkeys(n for s in shape.gpus for n in s.near) if nic not in dark]
     cpus = next((numa.cpus for numa in shape.numa if numa.id == place.numa), "")
     return RankOrder(
         rank=place.rank,
@@ -181,4 +188,5 @@ def _rank_order(place: RankPlace, uuids: Mapping[int, str], shape: NodeShape) ->
         cpus=cpus,
         nic=place.nic,
         rail=place.rail,
+        near=near,
     )

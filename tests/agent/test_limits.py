@@ -132,6 +132,61 @@ def test_a_rank_finds_who_and_where_it_is(order: AttemptOrder) -> None:
     assert "PET_NNODES" not in env
 
 
+NEAR = ["mlx5_0", "mlx5_1"]
+PLACES: dict[str, tuple[list[dict[str, Any]], str, dict[str, str]]] = {
+    "a rail each": (
+        [{"numa": 0, "cpus": "0-3", "near": NEAR}, {"numa": 1, "cpus": "4-7", "near": NEAR}],
+        "perGpu",
+        {
+            "GANGOPS_NUMA": "1", "GANGOPS_CPUS": "4-7", "GANGOPS_NICS": "mlx5_1", "GANGOPS_RAIL": "1",
+            "NCCL_IB_HCA": "=mlx5_0,mlx5_1",
+        },
+    ),
+    "a rail each, one process for both": (
+        [{"numa": 0, "cpus": "0-3"}, {"numa": 1, "cpus": "4-7"}],
+        "perNode",
+        {
+            "GANGOPS_NUMA": "0,1", "GANGOPS_CPUS": "0-3,4-7", "GANGOPS_NICS": "mlx5_0,mlx5_1", "GANGOPS_RAIL": "0,1",
+            "NCCL_IB_HCA": "=mlx5_0,mlx5_1",
+        },
+    ),
+    "NICs that tie: all of them, and no rail": (
+        [{"nic": "", "rail": -1, "near": NEAR}, {"nic": "", "rail": -1, "near": NEAR}],
+        "perGpu",
+        {"GANGOPS_NUMA": "0", "GANGOPS_NICS": "mlx5_0,mlx5_1", "NCCL_IB_HCA": "=mlx5_0,mlx5_1"},
+    ),
+    "the second GPU beside one NIC shares it": (
+        [{"near": NEAR[:1]}, {"nic": "", "rail": -1, "near": NEAR[:1]}],
+        "perGpu",
+        {"GANGOPS_NUMA": "0", "GANGOPS_NICS": "mlx5_0", "NCCL_IB_HCA": "=mlx5_0"},
+    ),
+    "what is near one of two is not known: no hint keeps it from its own": (
+        [{}, {"nic": "", "rail": -1}],
+        "perNode",
+        {"GANGOPS_NUMA": "0,0"},
+    ),
+    "a profile that says nothing": ([{"numa": -1, "nic": "", "rail": -1}, {"numa": -1, "nic": "", "rail": -1}], "perGpu", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("ranks", "launch", "wanted"), PLACES.values(), ids=PLACES)
+def test_a_rank_finds_what_is_near_its_gpu(
+    order: AttemptOrder, ranks: list[dict[str, Any]], launch: str, wanted: dict[str, str]
+) -> None:
+    placed = replace(order, ranks=[replace(o, **r) for o, r in zip(order.ranks, ranks, strict=True)])
+    env = environment_of(running(placed, launch=launch), placed.ranks[1 if launch == "perGpu" else 0], ME)
+    names = ("GANGOPS_NUMA", "GANGOPS_CPUS", "GANGOPS_NICS", "GANGOPS_RAIL", "NCCL_IB_HCA", "NCCL_TOPO_FILE")
+    assert {name: env[name] for name in names if name in env} == wanted
+
+
+def test_the_profiles_topology_file_is_found_and_the_jobs_own_hints_come_first(order: AttemptOrder) -> None:
+    placed = replace(order, topoFile="/etc/nccl/hgx.xml")
+    assert environment_of(running(placed), placed.ranks[0], ME)["NCCL_TOPO_FILE"] == "/etc/nccl/hgx.xml"
+    mine = {"NCCL_TOPO_FILE": "/fs/mine.xml", "NCCL_IB_HCA": "mlx5"}
+    env = environment_of(running(placed, env=mine), placed.ranks[0], ME)
+    assert {name: env[name] for name in mine} == mine
+
+
 def test_torchrun_is_launched_once_a_node_and_told_by_its_own_names(order: AttemptOrder) -> None:
     placed = running(replace(order, port=29500, nodeRank=1, nodeCount=3, worldSize=6), launch="perNode")
     assert [rank.rank for rank in launched_ranks(placed)] == [0]

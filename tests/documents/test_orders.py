@@ -15,7 +15,7 @@ from reconciler.model.allocation import Allocation, JobRecord, Placement, Promis
 from reconciler.model.desired import Desired
 from reconciler.model.job import Launch, Run
 from reconciler.model.lifecycle import Cause, JobState, Phase
-from reconciler.model.observed import GpuReport, NodeCondition, NodeObservation, Observed
+from reconciler.model.observed import GpuReport, NicReport, NodeCondition, NodeObservation, Observed
 from reconciler.model.reasons import ReasonCode, reason
 from reconciler.model.units import SECOND, Bytes, CommitId, Instant, JobKey, LevelName, Nanoseconds, NodeName, job_key
 from reconciler.wire import NodeOrders
@@ -113,6 +113,49 @@ def test_an_order_is_complete() -> None:
     assert order.checkpoint is not None
     assert order.checkpoint.marker == "/ckpt/latest"
     assert order.checkpoint.graceSeconds == 60
+
+
+def with_shape(**changes: object) -> Desired:
+    nodes = [replace(n, shape=replace(n.shape, **changes)) for n in DESIRED.inventory.nodes]  # type: ignore[arg-type]
+    return replace(DESIRED, inventory=replace(DESIRED.inventory, nodes=tuple(nodes)))
+
+
+def with_nics(near: tuple[tuple[str, ...], ...], *dark: str) -> list[list[str]]:
+    """The NICs near each of the two ranks on gpu-002 (GPU 4 and 5), given those of all GPUs and those that are down."""
+    slots = tuple(replace(s, near=n) for s, n in zip(DESIRED.inventory.nodes[0].shape.gpus, near, strict=True))
+    names = sorted({name for names in near for name in names})
+    seen = replace(SEEN.nodes[NodeName("gpu-002")], nics=tuple(NicReport(name=n, up=n not in dark) for n in names))
+    observed = replace(SEEN, nodes={**SEEN.nodes, seen.node: seen})
+    desired = with_shape(gpus=slots)
+    (order,) = orders_of(allocation(starting(ON_TWO)), desired, observed, {})[NodeName("gpu-002")].attempts
+    return [rank.near for rank in order.ranks]
+
+
+PAIRS = tuple((f"mlx5_{i // 2 * 2}", f"mlx5_{i // 2 * 2 + 1}") for i in range(8))
+SINGLE = tuple((f"mlx5_{i}",) for i in range(8))
+
+
+@pytest.mark.parametrize(
+    ("near", "dark", "told"),
+    [
+        (PAIRS, (), [["mlx5_4", "mlx5_5"]] * 2),
+        (PAIRS, ("mlx5_5",), [["mlx5_4"]] * 2),
+        (SINGLE, ("mlx5_5", "mlx5_0"), [["mlx5_4"], ["mlx5_1", "mlx5_2", "mlx5_3", "mlx5_4", "mlx5_6", "mlx5_7"]]),
+        (((),) * 8, (), [[], []]),
+    ],
+    ids=["two below a switch", "one of them is down", "its only one is down: all others", "not said"],
+)
+def test_each_rank_is_told_the_nics_near_its_gpu(
+    near: tuple[tuple[str, ...], ...], dark: tuple[str, ...], told: list[list[str]]
+) -> None:
+    assert with_nics(near, *dark) == told
+
+
+def test_the_profiles_topology_file_is_part_of_the_order() -> None:
+    desired = with_shape(topo_file="/etc/nccl/hgx.xml")
+    (order,) = orders_of(allocation(starting(ON_TWO)), desired, SEEN, {})[NodeName("gpu-002")].attempts
+    assert order.topoFile == "/etc/nccl/hgx.xml"
+    assert read_orders(orders_bytes(NodeOrders(node="gpu-002", attempts=[order]))).attempts == [order]
 
 
 def test_ranks_in_several_runs_on_a_node_keep_their_gpus() -> None:
