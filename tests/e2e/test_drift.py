@@ -135,3 +135,39 @@ def test_a_nic_that_went_dark_is_adopted_into_the_inventory(stage: Stage) -> Non
     assert ranks is not None
     assert [(rank.node, rank.gpu) for rank in ranks.ranks if rank.nic == ""] == [(node, 2)]
     assert json.loads(gangops(stage, "inventory", "diff", "-o", "json").stdout)["drift"] == []
+
+
+def test_a_gpu_that_fell_off_the_bus_is_given_to_nobody_and_a_hot_one_is_told_before_the_merge(stage: Stage) -> None:
+    ill, hot = stage.nodes[1], stage.nodes[2]
+    pretend(stage, ill, gpus=[{"index": 3, "xids": [79]}])
+    pretend(stage, hot, gpus=[{"index": 6, "throttled": "heat, by the hardware"}])
+    stage.until("the fault is on record", 60, lambda g: any(gpu.xids == (79,) for gpu in g.observed.nodes[ill].gpus))  # type: ignore[index]
+    stage.until("the heat is on record", 60, lambda g: any(gpu.throttled for gpu in g.observed.nodes[hot].gpus))  # type: ignore[index]
+    told = json.loads(gangops(stage, "inventory", "diff", "-o", "json").stdout)["drift"]
+    assert [(d["node"], d["code"], d["severity"], d["effect"]) for d in told] == [
+        (ill, "XidFatal", "error", "capacity removed"),
+        (hot, "Throttled", "warning", "warning only"),
+    ]
+
+    # Thirty-one GPUs are left, on four nodes: the preview of a job for all of them says where it is hot.
+    text = job(
+        "nlp",
+        "plain",
+        gpus=31,
+        command=["/bin/sleep", "600"],
+        checkpoints=str(stage.checkpoints),
+        priority="production",
+    )
+    stage.write(
+        f"cluster-state/jobs/{PLAIN}.yaml", text.replace("  gpus: 31\n", "  gpus: 31\n  parallelism: {data: 31}\n")
+    )
+    stage.commit("Submit plain", branch="plain")
+    before = gangops(stage, "plan", "--base", "main", "--head", "plain").stdout
+    assert f"  {ill}  GpuFailed  1 GPU not usable: GPU 3: XID 79: fell off the bus" in before
+    assert f"  {hot}  Throttled" in before
+    assert f"{PLAIN} is placed there" in " ".join(before.split())
+    stage.merge("plain", "Merge plain")
+    ranks = stage.until("plain runs", 60, is_in(PLAIN, JobState.RUNNING)).allocation.jobs[PLAIN].placement
+    assert ranks is not None
+    assert len(ranks.ranks) == 31
+    assert [gpu for gpu in range(8) if (ill, gpu) not in {(r.node, r.gpu) for r in ranks.ranks}] == [3]

@@ -17,9 +17,17 @@ from reconciler.model.job import Job
 from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import Observed
 from reconciler.model.reasons import sentence
-from reconciler.model.units import MINUTE, Instant, JobKey
+from reconciler.model.units import MINUTE, Instant, JobKey, NodeName
 from reconciler.render.names import one_line, places
-from reconciler.render.plan.cluster import Nodes, drift_lines, lasting, numbers_of, quota_lines, rack_lines
+from reconciler.render.plan.cluster import (
+    Nodes,
+    drift_lines,
+    hardware_lines,
+    lasting,
+    numbers_of,
+    quota_lines,
+    rack_lines,
+)
 from reconciler.render.plan.edits import edits_of
 from reconciler.render.plan.model import Basis, Finding, Numbers, Plan, RankLine, Removal, Row, Slip, Step
 from reconciler.render.plan.steps import step_of
@@ -79,10 +87,24 @@ def plan_of(basis: Basis, base: Side, head: Side, observed: Observed, told: Told
         ),
         racks=tuple(rack_lines(base.allocation, head.allocation, nodes)),
         slips=tuple(_slips(base, head)),
-        drift=tuple(drift_lines(nodes, None if same else before)),
+        drift=(
+            *drift_lines(nodes, None if same else before),
+            *hardware_lines(head.desired.inventory, base.desired.inventory, observed, _placed(rows, head.allocation)),
+        ),
         removals=told.removals,
         files=told.files,
     )  # fmt: skip
+
+
+def _placed(rows: Iterable[Row], allocation: Allocation) -> dict[NodeName, list[JobKey]]:
+    """The jobs that get a place, by node."""
+    found: dict[NodeName, list[JobKey]] = {}
+    for row in rows:
+        record = allocation.jobs.get(JobKey(row.job))
+        placement = lasting(record) if record is not None and row.step in _GETS_A_PLACE else None
+        for node in placement.nodes if placement is not None else ():
+            found.setdefault(node, []).append(JobKey(row.job))
+    return found
 
 
 def refused_plan(basis: Basis, told: Told) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from reconciler.documents.hostlist import fold
@@ -11,12 +11,13 @@ from reconciler.model.desired import Desired
 from reconciler.model.inventory import Inventory, Node
 from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import Observed
-from reconciler.model.units import GpuType, NodeName, QueueName
+from reconciler.model.units import GpuType, JobKey, NodeName, QueueName
 from reconciler.planner.capacity import Supply
 from reconciler.planner.ground import ground_of
 from reconciler.planner.memo import masks_of
 from reconciler.planner.quota_tree import Branches
 from reconciler.render.plan.model import Finding, Numbers, QuotaLine, Rack
+from reconciler.topology.drift import Drift, Effect, effective, node_drift
 from reconciler.topology.fragmentation import stranded_gpus
 
 _MILLION = 1_000_000
@@ -209,3 +210,31 @@ def drift_lines(nodes: Nodes, known: Nodes | None) -> Iterator[Finding]:
                 detail=f"{detail}: {drift.detail}" if drift.detail else detail,
                 new=(drift.node, drift.code) not in old,
             )  # fmt: skip
+
+
+Placed = Mapping[NodeName, Sequence[JobKey]]
+"""Jobs that a change gives a place, by node."""
+
+
+def hardware_lines(after: Inventory, before: Inventory, observed: Observed, placed: Placed) -> Iterator[Finding]:
+    """Hardware that is not as declared, where it matters: it splits an NVLink domain or takes a rail away, or a job of
+    the change is placed on it. What takes capacity away is among `drift_lines` already.
+    """
+    old = set(_matters(before, observed, placed)) if before is not after else set()
+    for drift in _matters(after, observed, placed):
+        jobs = placed.get(drift.node, ())
+        told = f"; {jobs[0]} is placed there" if len(jobs) == 1 else f"; {len(jobs)} jobs are placed there"
+        yield Finding(
+            code=drift.code.value, severity="warning", summary=drift.node,
+            detail=f"{drift.sentence} ({drift.effect})" + (told if jobs else ""), new=drift not in old,
+        )  # fmt: skip
+
+
+def _matters(inventory: Inventory, observed: Observed, placed: Placed) -> Iterator[Drift]:
+    for node, usable in zip(inventory.nodes, effective(inventory, observed).nodes, strict=True):
+        seen = observed.nodes.get(node.name)
+        if seen is None or (usable is node and node.name not in placed):
+            continue
+        for drift in node_drift(node, seen, inventory.switches.get(node.rack, ()) if node.path else ()):
+            if drift.effect is not Effect.CAPACITY_REMOVED and (drift.is_grave or node.name in placed):
+                yield drift

@@ -261,8 +261,9 @@ def _drift(plan: Plan, detail: _Detail) -> str:
         return ""
     shown = plan.drift[: detail.lines]
     rows = [f"- {code(one.summary)}: {prose(one.detail)} ({code(one.code, 60)})" for one in shown]
-    body = "\n".join(rows) + _rest(len(plan.drift) - len(shown), "more node", "more nodes")
-    return _fold(f"{words.count(len(plan.drift), 'node')} with less than declared", body)
+    body = "\n".join(rows) + _rest(len(plan.drift) - len(shown), "more difference", "more differences")
+    nodes = len({one.summary for one in plan.drift})
+    return _fold(f"{words.count(nodes, 'node')} with less than declared", body)
 
 
 def _ranks(plan: Plan) -> str:

@@ -35,7 +35,7 @@ def plan_text(plan: Plan, width: int | None = None) -> str:
         list(_quotas(plan)),
         list(_racks(plan)),
         list(_findings(plan, columns)),
-        list(_drift(plan)),
+        list(_drift(plan, columns)),
         list(_close(plan, columns)),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
@@ -173,12 +173,17 @@ def _finding(finding: Finding, width: int) -> Iterator[str]:
         yield from below(plain(text), width, "  ") if text else ()
 
 
-def _drift(plan: Plan) -> Iterator[str]:
+def _drift(plan: Plan, width: int) -> Iterator[str]:
     if not plan.drift:
         return
     yield "Nodes that offer less than declared"
     for finding in plan.drift[:_DRIFT]:
-        yield f"  {plain(finding.summary)}  {plain(finding.code)}  {plain(finding.detail)}"
+        head, detail = f"  {plain(finding.summary)}  {plain(finding.code)}", plain(finding.detail)
+        if cell_len(head) + 2 + cell_len(detail) <= width:
+            yield f"{head}  {detail}"
+        else:
+            yield head
+            yield from below(detail, width, _INDENT)
     if len(plan.drift) > _DRIFT:
         yield f"  ... and {len(plan.drift) - _DRIFT} more: gangops get nodes"
 
