@@ -95,7 +95,7 @@ def _shape(name: str, spec: Any) -> NodeShape:
     for switch in spec.pcie_switches:
         for position, gpu in enumerate(switch.gpus[:count]):
             if gpu < count:
-                numa[gpu], near[gpu] = switch.numa, switch.nics
+                numa[gpu], near[gpu] = switch.numa, (*switch.nics, *switch.shared_nics)
             if gpu < count and position < len(switch.nics):  # the i-th NIC below a switch serves the i-th GPU
                 nic[gpu] = switch.nics[position]
                 rail[gpu] = rails.get(nic[gpu], -1)

@@ -206,6 +206,21 @@ def _nics(item: Item) -> Iterator[Diagnostic]:
                     j,
                     remedy=did_you_mean(name, names),
                 )
+    own = {name for switch in spec.pcie_switches for name in switch.nics}
+    for i, switch in enumerate(spec.pcie_switches):
+        for j, name in enumerate(switch.shared_nics):
+            if name in own:
+                yield item.problem(
+                    "NicTwice",
+                    "NIC is one GPU's own and shared",
+                    f'"{name}" is in nics of a switch, so that it serves one GPU.',
+                    "spec",
+                    "pcieSwitches",
+                    i,
+                    "sharedNics",
+                    j,
+                    remedy="Leave it in one of the two.",
+                )
 
 
 def _cpus(item: Item) -> Iterator[Diagnostic]:

@@ -137,7 +137,8 @@ def _overrides(item: Item, profiles: Mapping[str, Item]) -> Iterator[Diagnostic]
 
 
 def _override_parts(item: Item, written: str, override: Any, profile: Any) -> Iterator[Diagnostic]:
-    count, nics = gpu_count(profile), [nic.name for nic in profile.nics]
+    shared = (name for switch in profile.pcie_switches for name in switch.shared_nics)
+    count, nics = gpu_count(profile), [*dict.fromkeys((*(nic.name for nic in profile.nics), *shared))]
     for gpu in override.gpus:
         if gpu >= count:
             yield item.problem(

@@ -238,7 +238,13 @@ def _dark(shape: NodeShape, nics: tuple[NicReport, ...]) -> set[str]:
     if not nics:
         return set()
     lit = {nic.name for nic in nics if nic.up}
-    return {slot.nic for slot in shape.gpus if slot.nic and slot.nic not in lit}
+    return {nic for slot in shape.gpus for nic in (slot.nic, *slot.near) if nic and nic not in lit}
+
+
+def _served(shape: NodeShape, nic: str) -> int:
+    """Mask of the GPU whose own NIC it is; of all it is near to, when it is nobody's."""
+    own = sum(1 << slot.index for slot in shape.gpus if slot.nic == nic)
+    return own or sum(1 << slot.index for slot in shape.gpus if nic in slot.near)
 
 
 # --- one node, piece by piece -----------------------------------------------------------------------------------------
@@ -311,9 +317,8 @@ def _links(shape: NodeShape, gpus: tuple[GpuReport, ...]) -> Iterator[_Row]:
 def _nics(shape: NodeShape, nics: tuple[NicReport, ...]) -> Iterator[_Row]:
     there = {nic.name for nic in nics}
     for name in sorted(_dark(shape, nics)):
-        served = sum(1 << slot.index for slot in shape.gpus if slot.nic == name)
         code = DriftCode.NIC_DOWN if name in there else DriftCode.NIC_MISSING
-        yield code, {"nic": name, "gpus": numbers_of(served)}
+        yield code, {"nic": name, "gpus": numbers_of(_served(shape, name))}
 
 
 def _lanes(seen: NodeObservation) -> Iterator[_Row]:
@@ -346,7 +351,7 @@ def _places(shape: NodeShape, seen: NodeObservation) -> Iterator[_Row]:
 
 
 def _cabling(node: Node, nics: tuple[NicReport, ...], switches: tuple[str, ...]) -> Iterator[_Row]:
-    served = {slot.nic for slot in node.shape.gpus}
+    served = {nic for slot in node.shape.gpus for nic in (slot.nic, *slot.near)}
     for nic in nics if switches else ():
         if nic.switch and nic.switch not in switches and nic.name in served:
             yield DriftCode.SWITCH_DIFFERS, {"nic": nic.name, "seen": nic.switch, "rack": node.rack}

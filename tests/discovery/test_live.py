@@ -119,6 +119,8 @@ def test_nics_that_tie_are_told_apart_by_their_switches_alone(tmp_path: Path) ->
     deaf = tuple(nic.__class__(**{**_fields(nic), "switch": ""}) for nic in alike)
     described = describe(Machine(**{**_fields(two), "nics": deaf}), rack="r01")
     assert profile_spec(described).nics == ()
+    (switch,) = profile_spec(described).pcie_switches
+    assert (switch.gpus, switch.nics, switch.shared_nics) == ((0, 1), (), ("mlx5_0", "mlx5_1"))
     assert "mlx5_0, mlx5_1 are equally near to GPU 0, 1: none is given to any" in described.remarks
 
 

@@ -230,6 +230,20 @@ def test_a_node_is_its_profile_at_its_place() -> None:
     )
 
 
+def test_a_profile_says_names_of_its_gpus_a_topology_file_and_nics_that_nobody_owns() -> None:
+    tree = changed(
+        PROFILE, "  numa:", "  gpuModels: [NVIDIA H100 96GB HBM3]\n  ncclTopoFile: /etc/nccl/hgx.xml\n  numa:"
+    )
+    owned, shared = "nics: [mlx5_4, mlx5_5, mlx5_6, mlx5_7]", "sharedNics: [mlx5_8, mlx5_9]"
+    assert owned in tree[PROFILE]
+    tree[PROFILE] = tree[PROFILE].replace(owned, shared)
+    shape = desired(tree).inventory.nodes[0].shape
+    assert shape.models == ("H100-80GB-HBM3", "H100-96GB-HBM3")
+    assert [shape.goes_by(name) for name in ("H100-SXM5-80GB", "H100-80GB-HBM3", "H100-PCIe")] == [True, True, False]
+    assert shape.topo_file == "/etc/nccl/hgx.xml"
+    assert shape.gpus[5] == GpuSlot(index=5, numa=1, nic="", rail=-1, near=("mlx5_8", "mlx5_9"))
+
+
 def test_overrides_say_what_differs_about_one_node() -> None:
     overrides = (
         '{gpu-01: {gpus: {"5": {state: failed, reason: XID 79}, "1": {state: ok}}, nics: {mlx5_2: {state: down}}, '

@@ -57,6 +57,7 @@ CLUSTER = [
     (RACKS, "metadata: {name: r02}", "metadata: {name: r01}", "DuplicateName", 10, "metadata.name"),
     (RACKS, "rack: r01", "rack: r01, overrides: {gpu-09: {dead: true}}", "UnknownNode", 6, "spec.overrides.gpu-09"),
     (RACKS, "rack: r01", 'rack: r01, overrides: {gpu-01: {gpus: {"8": {state: failed}}}}', "UnknownGpu", 6, "spec.overrides.gpu-01.gpus.8"),
+    (PROFILE, "mlx5_2, mlx5_3]}", "mlx5_2, mlx5_3], sharedNics: [mlx5_7]}", "NicTwice", 14, "spec.pcieSwitches[0].sharedNics[0]"),
     (RACKS, "rack: r01", "rack: r01, overrides: {gpu-01: {nics: {eth0: {state: down}}}}", "UnknownNic", 6, "spec.overrides.gpu-01.nics.eth0"),
     (RACKS, "rack: r01", 'rack: r01, overrides: {gpu-01: {dead: true}, "gpu-0[1-2]": {}}', "NodeNamedTwice", 6, 'spec.overrides["gpu-0[1-2]"]'),
     (RACKS, "rack: r01", 'rack: r01, overrides: {"gpu-0[1-9]": {dead: true}}', "BadNodeList", 6, 'spec.overrides["gpu-0[1-9]"]'),

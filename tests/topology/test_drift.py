@@ -191,6 +191,15 @@ def test_a_gpu_whose_nic_is_down_has_no_rail() -> None:
     assert [(slot.nic, slot.rail) for slot in slots[4:7]] == [("mlx5_4", 4), ("", -1), ("mlx5_6", 6)]
 
 
+def test_a_nic_that_is_nobodys_own_serves_all_it_is_near_to_and_is_no_ones_rail() -> None:
+    slots = tuple(replace(s, nic="", rail=-1, near=(f"mlx5_{s.index // 4}", "mlx5_7")) for s in shape().gpus)
+    tied = node(of=replace(shape(), gpus=slots))
+    dark = seen(nics=nics(n1={"up": False}, n2=None))
+    assert [drift.sentence for drift in node_drift(tied, dark)] == ["mlx5_1 is down, which serves GPU 4-7"]
+    usable = effective(inventory(tied), Observed(nodes={NodeName("n1"): dark})).nodes[0].shape.gpus
+    assert [slot.near for slot in usable[3:5]] == [("mlx5_0", "mlx5_7"), ("mlx5_7",)]
+
+
 def test_pairs_lose_only_the_pair_that_broke() -> None:
     pairs = shape(0b11, 0b1100, 0b110000, 0b11000000, links=12)
     broken = gpus(**{f"g{i}": {"nvlinks": 0 if i in {2, 3} else 12} for i in range(8)})

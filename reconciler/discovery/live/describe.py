@@ -165,7 +165,11 @@ def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
 
 
 def _switches(machine: Machine, pairs: Mapping[int, NicFact]) -> list[Tree]:
-    """GPUs below one bridge with the NICs of some of them first, so that the i-th NIC serves the i-th GPU."""
+    """GPUs below one bridge with the NICs of some of them first, so that the i-th NIC serves the i-th GPU.
+
+    The nearest NICs that are nobody's own are shared.
+    """
+    taken = {nic.name for nic in pairs.values()}
     groups: dict[tuple[str, ...], list[GpuFact]] = {}
     for gpu in machine.gpus:
         near = _nearest(gpu, machine.nics)
@@ -181,7 +185,10 @@ def _switches(machine: Machine, pairs: Mapping[int, NicFact]) -> list[Tree]:
             "numa": members[0].numa if members[0].numa in known else min(known, default=0),
             "gpus": [gpu.index for gpu in members],
         }
-        found.append(entry | ({"nics": [*nics]} if nics else {}))
+        names = dict.fromkeys(nic.name for gpu in members for nic in _nearest(gpu, machine.nics))
+        shared: list[Tree] = [name for name in names if name not in taken]
+        entry |= {"nics": [*nics]} if nics else {}
+        found.append(entry | ({"sharedNics": shared} if shared else {}))
     return found
 
 

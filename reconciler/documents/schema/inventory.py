@@ -64,7 +64,9 @@ class PcieSwitch(Strict):
     gpus: Listed[GpuIndex] = ()
     """GPUs below it."""
     nics: Listed[DeviceName] = ()
-    """NICs below it."""
+    """NICs below it, each the own NIC of one GPU."""
+    shared_nics: Annotated[Listed[DeviceName], Field(max_length=64)] = ()
+    """NICs below it that are equally near to all its GPUs: the rail of none."""
 
 
 class Nic(Strict):
