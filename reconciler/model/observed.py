@@ -101,7 +101,9 @@ class GpuReport:
     @property
     def is_usable(self) -> bool:
         """It is well, and nobody but us uses it."""
-        return not self.fault and not self.foreign
+        if self.foreign or not self.healthy:
+            return False
+        return not (self.xids or self.recovery) or not self.fault  # most have neither, and this is asked often
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
