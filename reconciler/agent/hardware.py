@@ -145,7 +145,7 @@ def _add_health(gpus: list[dict[str, Any]], course: Course) -> None:
             gpu["healthy"], gpu["reason"] = False, "no spare memory rows are left"
         if pending in _YES:
             gpu["rowsPending"] = True
-        if re.fullmatch(r"[A-Z][A-Za-z0-9 ]{2,30}", actions.get(uuid, "")):  # not "N/A" or "[Not Supported]"
+        if actions.get(uuid) in _ACTIONS:
             gpu["recovery"] = actions[uuid]
         if uuid in clocks:
             _, state, current, most, *slow = clocks[uuid]
@@ -158,6 +158,8 @@ def _add_health(gpus: list[dict[str, Any]], course: Course) -> None:
 
 
 _YES = ("1", "Yes")
+_ACTIONS = ("None", "Reset", "Reboot", "Drain P2P", "Drain and Reset")
+"""What drivers ask for. Anything else that is printed there (N/A, an error) is no answer."""
 
 
 def _clocks() -> list[list[str]]:

@@ -113,7 +113,7 @@ def _fresh(
     nodes, places = list(by_node), by_node[node]  # in rank order: the first node leads
     leader, seen = observed.nodes.get(nodes[0]), observed.nodes.get(node)
     uuids = {gpu.index: gpu.uuid for gpu in seen.gpus} if seen else {}
-    dark = {nic.name for nic in seen.nics if not nic.up} if seen else set()
+    lit = {nic.name for nic in seen.nics if nic.up} if seen and seen.nics else None
     return AttemptOrder(
         job=record.job,
         attempt=record.attempt,
@@ -134,7 +134,7 @@ def _fresh(
         memoryBytes=job.memory_per_gpu * len(places),
         run=_run_order(job),
         checkpoint=_checkpoint_order(job),
-        ranks=[_rank_order(place, uuids, shape, dark) for place in places],
+        ranks=[_rank_order(place, uuids, shape, lit) for place in places],
         topoFile=shape.topo_file,
     )
 
@@ -172,12 +172,15 @@ def _checkpoint_order(job: Job) -> CheckpointOrder | None:
     )
 
 
-def _rank_order(place: RankPlace, uuids: Mapping[int, str], shape: NodeShape, dark: Collection[str]) -> RankOrder:
-    """The rank as its agent needs it. When no NIC near its GPU is up, all others that serve GPUs are as near as any."""
+def _rank_order(place: RankPlace, uuids: Mapping[int, str], shape: NodeShape, lit: Collection[str] | None) -> RankOrder:
+    """The rank as its agent needs it. `lit`: the NICs that are up; None when the node did not say.
+
+    When none near its GPU is up, all others that serve GPUs are as near as any.
+    """
     slot = next((slot for slot in shape.gpus if slot.index == place.gpu), None)
-    near = [nic for nic in slot.near if nic not in dark] if slot else []
-    if slot and slot.near and not near:
-        near = [nic for nic in dict.fromkeys(n for s in shape.gpus for n in s.near) if nic not in dark]
+    near = [nic for nic in slot.near if lit is None or nic in lit] if slot else []
+    if slot and slot.near and lit is not None and not near:
+        near = [nic for nic in dict.fromkeys(n for s in shape.gpus for n in s.near) if nic in lit]
     cpus = next((numa.cpus for numa in shape.numa if numa.id == place.numa), "")
     return RankOrder(
         rank=place.rank,

@@ -121,10 +121,16 @@ def with_shape(**changes: object) -> Desired:
 
 
 def with_nics(near: tuple[tuple[str, ...], ...], *dark: str) -> list[list[str]]:
-    """The NICs near each of the two ranks on gpu-002 (GPU 4 and 5), given those of all GPUs and those that are down."""
+    """The NICs near each of the two ranks on gpu-002 (GPU 4 and 5), given those of all GPUs and those that are down.
+
+    Of these the last is not there at all.
+    """
     slots = tuple(replace(s, near=n) for s, n in zip(DESIRED.inventory.nodes[0].shape.gpus, near, strict=True))
     names = sorted({name for names in near for name in names})
-    seen = replace(SEEN.nodes[NodeName("gpu-002")], nics=tuple(NicReport(name=n, up=n not in dark) for n in names))
+    seen = replace(
+        SEEN.nodes[NodeName("gpu-002")],
+        nics=tuple(NicReport(name=n, up=n not in dark) for n in names if n not in dark[-1:]),
+    )
     observed = replace(SEEN, nodes={**SEEN.nodes, seen.node: seen})
     desired = with_shape(gpus=slots)
     (order,) = orders_of(allocation(starting(ON_TWO)), desired, observed, {})[NodeName("gpu-002")].attempts

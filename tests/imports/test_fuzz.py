@@ -17,6 +17,7 @@ from reconciler.imports.kubernetes.jobs import jobs_from_manifest
 from reconciler.imports.sbatch.jobs import job_from_script
 from reconciler.imports.sbatch.options import OPTIONS
 from reconciler.imports.sbatch.parse import parse_sbatch
+from reconciler.render.hardware import summary
 from tests.imports.scripts import MAP, assert_valid
 from tests.imports.test_kubernetes import KUEUE, MANIFEST, RACK, batch, jobset, pod, pytorch, replicated, volcano
 
@@ -69,6 +70,7 @@ def test_scripts(content: bytes) -> None:
     result = job_from_script(script, "x", "research", MAP)
     assert bool(result.jobs) != bool(result.errors)
     assert script.neutral("x")["status"] == ("error" if script.problems else "ok")
+    assert summary({**script.neutral("x"), "warnings": []}, width=80).startswith("sbatch: ")
     for job in result.jobs:
         assert_valid(job)
 
