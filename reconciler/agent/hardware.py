@@ -145,8 +145,9 @@ def _add_health(gpus: list[dict[str, Any]], course: Course) -> None:
             gpu["healthy"], gpu["reason"] = False, "no spare memory rows are left"
         if pending in _YES:
             gpu["rowsPending"] = True
-        if actions.get(uuid) in _ACTIONS:
-            gpu["recovery"] = actions[uuid]
+        action = actions.get(uuid, "")
+        if action in _ACTIONS or (action == "None" and "xids" in gpu):  # of a sound GPU it says nothing new
+            gpu["recovery"] = action
         if uuid in clocks:
             _, state, current, most, *slow = clocks[uuid]
             why = next((word for word, on in zip(_SLOWDOWNS.values(), slow, strict=True) if on == "Active"), "")
@@ -158,8 +159,8 @@ def _add_health(gpus: list[dict[str, Any]], course: Course) -> None:
 
 
 _YES = ("1", "Yes")
-_ACTIONS = ("None", "Reset", "Reboot", "Drain P2P", "Drain and Reset")
-"""What drivers ask for. Anything else that is printed there (N/A, an error) is no answer."""
+_ACTIONS = ("Reset", "Reboot", "Drain P2P", "Drain and Reset")
+"""What drivers ask for, beside None. Anything else that is printed there (N/A, an error) is no answer."""
 
 
 def _clocks() -> list[list[str]]:

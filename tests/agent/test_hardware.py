@@ -94,20 +94,28 @@ def test_health_of_real_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     log = tmp_path / "kmsg"
     log.write_text("3,9,5000000,-;NVRM: Xid (PCI:0000:43:00): 48, pid=7, DBE\n")
-    one, other = hardware("n1", None, nobody, Course(log=log))["gpus"]
-    assert (one["recovery"], one["pcieSpeed"], one["pcieFastest"]) == ("None", 8_000, 16_000)
-    assert not {"xids", "rowsPending", "throttled"} & one.keys()
+    course = Course(log=log)
+    one, other = hardware("n1", None, nobody, course)["gpus"]
+    assert (one["pcieSpeed"], one["pcieFastest"]) == (8_000, 16_000)
+    assert not {"xids", "recovery", "rowsPending", "throttled"} & one.keys()
     assert (other["recovery"], other["xids"], other["rowsPending"]) == ("Drain and Reset", [48], True)
     assert "pcieSpeed" not in other
 
+    course.take_in(b"3,10,6000000,-;NVRM: Xid (PCI:0000:1b:00): 94, pid=7, contained\n")
+    one = hardware("n1", None, nobody, course)["gpus"][0]
+    assert (one["xids"], one["recovery"]) == ([94], "None")  # that nothing is left to do is news now
 
-def test_a_driver_that_knows_no_recovery_says_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+@pytest.mark.parametrize("answer", ["[N/A]", "N/A", "Unknown Error", ""])
+def test_a_driver_that_knows_no_recovery_says_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
     program = tmp_path / "nvidia-smi"
-    program.write_text(SMI.replace("Drain and Reset", "[N/A]").replace("uuid,pstate", "nothing"))
+    program.write_text(SMI.replace("Drain and Reset", answer).replace("uuid,pstate", "nothing"))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     found = hardware("n1", None, nobody)["gpus"]
-    assert ["recovery" in gpu for gpu in found] == [True, False]
+    assert not any("recovery" in gpu for gpu in found)
     assert not any({"throttled", "pcieSpeed"} & gpu.keys() for gpu in found)
 
 
