@@ -1,6 +1,7 @@
 """How are people's files changed without losing what they wrote beside the values? Comments, quotes and order stay.
 
-ruamel's round-trip form is only ever a way to write: before and after each edit the strict loader is asked what the
+One value is put in by its place in the text (`splice`) wherever that is possible, else the file is written anew in
+ruamel's round-trip form. Both are only ways to write: before and after each edit the strict loader is asked what the
 file says, and an edit that would say anything else than intended is refused.
 """
 
@@ -17,6 +18,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
+from reconciler.documents import splice
 from reconciler.documents.check import fields_of
 from reconciler.documents.loader import Tree, load
 from reconciler.documents.positions import Path
@@ -51,13 +53,16 @@ def format_text(content: bytes, file: str = "") -> bytes:
 def set_value(content: bytes, path: Path, value: Tree, *, index: int = 0, file: str = "") -> bytes:
     """The file with `value` at `path` of its document number `index`; missing mappings on the way are made.
 
-    The value takes the place of what was there; everything else stays as it was written.
-    Raises: InvalidInput for a file that is refused; GangOpsError(EditRefused), when more than that value would
+    The value takes the place of what was there, or goes where the schema has its field; every other byte stays, unless
+    the file has to be laid out anew for it. Raises: InvalidInput for a file that is refused; GangOpsError(EditRefused), when more than that value would
     change; NotFound(PathNotFound), when the path leads through a value that is
     no mapping or past the end of a list.
     """
     wanted = _trees(content, file)
+    kind = _kind_of(_document(wanted, index))
     _put(_document(wanted, index), path, value)
+    if (spliced := _spliced(content, index, path, value, kind)) is not None and _says(spliced, wanted):
+        return spliced
     documents = _round_trip(content)
     _put(documents[index], path, _styled(value))
     return _checked(_head_of(content) + _written(documents, _indent_of(content)), wanted)
@@ -67,6 +72,8 @@ def remove_value(content: bytes, path: Path, *, index: int = 0, file: str = "") 
     """The file without what is at `path`. Raises: InvalidInput; NotFound(PathNotFound), when nothing is there."""
     wanted = _trees(content, file)
     _take(_document(wanted, index), path)
+    if (spliced := splice.removed(content, index, path)) is not None and _says(spliced, wanted):
+        return spliced
     documents = _round_trip(content)
     _take(documents[index], path)
     return _checked(_head_of(content) + _written(documents, _indent_of(content)), wanted)
@@ -174,16 +181,74 @@ def _indent_of(content: bytes) -> tuple[int, int]:
 
 
 def _checked(written: bytes, wanted: list[Any]) -> bytes:
-    loaded = load(written, "")
-    if not loaded.ok or [document.value for document in loaded.documents] != wanted:
+    if not _says(written, wanted):
         raise _refused("the edit would have changed more than it should")
     return written
+
+
+def _says(written: bytes, wanted: list[Any]) -> bool:
+    loaded = load(written, "")
+    return loaded.ok and [document.value for document in loaded.documents] == wanted
 
 
 def _refused(why: str) -> GangOpsError:
     return GangOpsError(
         f"the file was left as it is: {why}", code="EditRefused", remedy="Make this change with an editor, and tell us."
     )
+
+
+# --- one value in the text ------------------------------------------------------------------------------------------
+
+
+def _spliced(content: bytes, index: int, path: Path, value: Tree, kind: str) -> bytes | None:
+    """The file with one value put in by its place in the text; None when that cannot be done."""
+    fresh = splice.replaced(content, index, path, _one_line(value))
+    if fresh is not None:
+        return fresh
+    for depth in reversed(range(len(path))):
+        steps = path[depth:]
+        if not all(isinstance(step, str) for step in steps):
+            return None
+
+        def entry(indent: str, steps: Path = steps) -> str:
+            return _entry(steps, value, indent)
+
+        fresh = splice.added(content, index, path[:depth], entry, _fields_at(kind, path[:depth]))
+        if fresh is not None:
+            return fresh
+    return None
+
+
+def _entry(steps: Path, value: Tree, indent: str) -> str:
+    """A key with its value; keys inside each other on lines of their own, where there is an indentation."""
+    if not indent:
+        for step in reversed(steps[1:]):
+            value = {str(step): value}
+        return f"{_key(steps[0])}: {_one_line(value)}"
+    heads = [f"{indent}{'  ' * depth}{_key(step)}:" for depth, step in enumerate(steps)]
+    return "\n".join(heads) + f" {_one_line(value)}"
+
+
+def _key(step: str | int) -> str:
+    return _written([CommentedMap([(_styled(step), 0)])], _INDENTS[0]).decode().removesuffix(": 0\n")
+
+
+def _one_line(value: Tree) -> str:
+    """The value as it stands behind its key."""
+    return _written([CommentedMap(v=_styled(value))], _INDENTS[0]).decode().removeprefix("v:").strip()
+
+
+def _kind_of(document: Any) -> str:
+    kind = document.get("kind") if isinstance(document, dict) else None
+    return kind if isinstance(kind, str) and kind in KINDS else ""
+
+
+def _fields_at(kind: str, path: Path) -> tuple[str, ...]:
+    """The fields of the mapping at a path of such a document, in the order of the schema; none where keys are free."""
+    model = KINDS.get(kind)
+    for step in path:
+        model = fields_of(model).get(step) if model is not None and isinstance(step, str) else None
+    return tuple(fields_of(model)) if model is not None else ()
 
 
 # --- values ---------------------------------------------------------------------------------------------------------

@@ -157,3 +157,110 @@ def test_taking_out_what_is_not_there_is_refused() -> None:
         remove_value(JOB, ("spec", "nothing"))
     with pytest.raises(NotFound):
         remove_value(JOB, ("spec",), index=1)
+
+
+# --- byte for byte --------------------------------------------------------------------------------------------------
+
+ODD = b"""\
+# Mine, laid out as I like it.
+apiVersion:   gangops/v1
+kind: Job
+metadata: { name: a,   labels: {team: a} }      # do not rename
+
+spec:
+    queue:    nlp   # ours
+    gpus: 16
+    # trains for a week
+    run: {command: [python,   train.py],
+          env: {A: '1'}}     # two lines
+    checkpoint:
+        dir: /fs/a      # shared
+
+# the end
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "old", "new"),
+    [
+        (("spec", "gpus"), 8, "gpus: 16", "gpus: 8"),
+        (("spec", "queue"), "vision", "nlp   # ours", "vision # ours"),
+        (("spec", "suspend"), True, "/fs/a      # shared\n", "/fs/a      # shared\n    suspend: true\n"),
+        (("spec", "nice"), -5, "nlp   # ours\n", "nlp   # ours\n    nice: -5\n"),
+        (("spec", "priorityClass"), "high", "nlp   # ours\n", "nlp   # ours\n    priorityClass: high\n"),
+        (("spec", "timeLimit"), "12h", "gpus: 16\n", "gpus: 16\n    timeLimit: 12h\n"),
+        (("spec", "run", "workingDir"), "/fs/w", "env: {A: '1'}}", "env: {A: '1'}, workingDir: /fs/w}"),
+        (("spec", "run", "env", "B"), "2", "{A: '1'}", "{A: '1', B: \"2\"}"),
+        (("spec", "checkpoint", "every"), "5m", "# shared\n", "# shared\n        every: 5m\n"),
+        (("metadata", "annotations", "why"), "so", "{team: a} }", "{team: a}, annotations: {why: so} }"),
+        (("spec", "preemption", "policy"), "never", "# shared\n", "# shared\n    preemption:\n      policy: never\n"),
+    ],
+    ids=lambda value: ".".join(value) if isinstance(value, tuple) else None,
+)  # fmt: skip
+@pytest.mark.parametrize("ends", [b"\n", b"\r\n"], ids=["lf", "crlf"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "bom"])
+def test_what_is_not_edited_stays_byte_for_byte(
+    path: TreePath, value: Tree, old: str, new: str, ends: bytes, mark: bytes
+) -> None:
+    """A field goes where the schema has it; odd spacing, indentation and comments are nobody's business."""
+    text = mark + ODD.replace(b"\n", ends)
+    fresh = set_value(text, path, value)
+    assert fresh == mark + ODD.replace(old.encode(), new.encode()).replace(b"\n", ends)
+    assert ODD.count(old.encode()) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new"),
+    [
+        (("spec", "gpus"), "    gpus: 16\n", ""),
+        (("spec", "queue"), "    queue:    nlp   # ours\n", ""),
+        (("spec", "checkpoint"), "    checkpoint:\n        dir: /fs/a      # shared\n", ""),
+        (("metadata", "labels"), ",   labels: {team: a}", ""),
+        (("metadata", "labels", "team"), "{team: a}", "{}"),
+        (("metadata", "name"), "name: a,   ", ""),
+        (("spec", "run", "env"), ",\n          env: {A: '1'}", ""),
+    ],
+    ids=lambda value: ".".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_is_taken_out_leaves_the_rest_byte_for_byte(path: TreePath, old: str, new: str) -> None:
+    assert ODD.count(old.encode()) == 1
+    assert remove_value(ODD, path) == ODD.replace(old.encode(), new.encode())
+
+
+def test_a_file_without_a_last_line_feed_and_the_second_document_of_a_file() -> None:
+    text = b"kind: Job\nspec:\n  gpus: 1\n---\nkind: Job\nspec:\n  gpus:  2"
+    assert set_value(text, ("spec", "nice"), 3, index=1) == text + b"\n  nice: 3\n"
+    assert set_value(text, ("spec", "nice"), 3).count(b"nice: 3\n---\n") == 1
+
+
+def test_a_script_of_several_lines_is_no_obstacle() -> None:
+    text = b"kind: Job\nspec:\n  gpus: 1\n  run:\n    script: |\n      a # not a comment\n\n      b\n\n# end\n"
+    fresh = set_value(text, ("spec", "suspend"), True)
+    assert fresh == text.replace(b"gpus: 1\n", b"gpus: 1\n  suspend: true\n")
+    assert set_value(text, ("spec", "run", "image"), "x") == text.replace(b"      b\n", b"      b\n    image: x\n")
+
+
+def test_what_cannot_be_put_in_by_place_is_written_anew_and_says_the_same() -> None:
+    text = b"spec:\n    list:\n    - a   # first\n    - b\n"
+    assert trees(set_value(text, ("spec", "list"), ["c"])) == [{"spec": {"list": ["c"]}}]
+    assert trees(remove_value(text, ("spec", "list"))) == [{"spec": {}}]
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.stem)
+def test_setting_any_one_value_of_the_reference_cluster_changes_its_line_alone(path: Path) -> None:
+    content = path.read_bytes()
+    before = content.decode().splitlines()
+    for index, tree in enumerate(trees(content)):
+        for place, value in leaves(tree):
+            fresh = set_value(content, place, "changed", index=index).decode().splitlines()
+            differing = [(a, b) for a, b in zip(before, fresh, strict=False) if a != b]
+            alike = isinstance(value, str) and "\n" in value
+            assert alike or (len(fresh) == len(before) and len(differing) <= 1), (place, differing)
+
+
+def leaves(tree: Tree, path: TreePath = ()) -> list[tuple[TreePath, Tree]]:
+    if isinstance(tree, dict):
+        return [leaf for key, value in tree.items() for leaf in leaves(value, (*path, key))]
+    if isinstance(tree, list):
+        return [leaf for key, value in enumerate(tree) for leaf in leaves(value, (*path, key))]
+    return [(path, tree)]
