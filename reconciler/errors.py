@@ -142,7 +142,7 @@ class StoreError(GangOpsError):
     Codes: PushRejected, StateRewritten, StateMissing, SourceMissing, PathNotFound,
     LocalStorageFull, GitFailed, NotOurCluster; of the clone: CloneBroken, CloneBusy, CloneLocked, NotAClone,
     ForeignClone, OutputTooLarge; of this machine: GitMissing, MarkUnreadable, SigningFailed; of a commit:
-    SignatureMissing, SignatureInvalid, SignerUnknown, SignerRevoked.
+    SignatureMissing, SignatureInvalid, SignerUnknown, SignerRevoked; of a proposal: BranchExists, NoPushRights.
     """
 
     code = "GitFailed"

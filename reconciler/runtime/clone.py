@@ -10,7 +10,9 @@ from pathlib import Path
 
 from reconciler.errors import GangOpsError, NotFound, StoreError
 from reconciler.runtime.generation import Generation, read_generation
+from reconciler.runtime.used import Folders, git_of, is_ours
 from reconciler.store.objects import find_commit
+from reconciler.store.person import as_person
 from reconciler.store.runner import Git
 
 _PROTOCOLS = frozenset({"https", "ssh", "file"})
@@ -27,18 +29,41 @@ class Clone:
 
     def refresh(self) -> str:
         """Fetch both branches from origin; "" when done, else why what is shown may be old."""
-        url = self.git.run("config", "--get", "remote.origin.url", accept=(0, 1)).stdout.decode().strip()
-        if not url:
-            return ""
-        specs = [f"+refs/heads/{name}:refs/remotes/origin/{name}" for name in (self.desired, self.state)]
         try:
-            self.git.run(
-                "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "origin", *specs,
-                network=True,
-            )  # fmt: skip
+            self.fetch()
         except GangOpsError as err:
             return f"could not fetch ({err.code}); showing what this clone has. `git fetch` tells more."
         return ""
+
+    def fetch(self, *, state: bool = True) -> None:
+        """Fetch both branches from origin (without `state`, the desired one), logged in as the caller; nothing where
+        there is no origin.
+
+        Raises: Unreachable; StoreError (SourceMissing), when a branch is not there.
+        """
+        if not self.url:
+            return
+        specs = [
+            f"+refs/heads/{name}:refs/remotes/origin/{name}"
+            for name in (self.desired, *((self.state,) if state else ()))
+        ]
+        as_person(self.git).run(
+            "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "origin", *specs,
+            network=True,
+        )  # fmt: skip
+
+    @property
+    def url(self) -> str:
+        """The address of origin; "" where there is none."""
+        return self.git.run("config", "--get", "remote.origin.url", accept=(0, 1)).stdout.decode().strip()
+
+    def desired_tip(self) -> str:
+        """The newest desired commit here: origin's, never a branch somebody works on. Raises NotFound (DesiredMissing)."""
+        for ref in (f"refs/remotes/origin/{self.desired}", f"refs/heads/{self.desired}"):
+            found = find_commit(self.git, ref)
+            if found is not None:
+                return found
+        raise NotFound(f"this clone has no branch {self.desired}", code="DesiredMissing", remedy="fetch it")
 
     def state_tip(self) -> str:
         """The newest state commit here. Raises NotFound (StateMissing)."""
@@ -60,6 +85,8 @@ class Clone:
 def open_clone(folder: Path) -> Clone:
     """Raises NotFound (NotAClone) when no git repository is there."""
     bare = (folder / "HEAD").is_file() and (folder / "objects").is_dir()
+    if bare and is_ours(folder, Folders.of_user()):
+        return Clone(git=git_of(folder), folder=folder)
     git = Git(folder=folder.resolve(), bare=bare, protocols=_PROTOCOLS)
     try:
         git.run("rev-parse", "--git-dir")
@@ -67,6 +94,6 @@ def open_clone(folder: Path) -> Clone:
         raise NotFound(
             f"{folder} is not inside a git clone",
             code="NotAClone",
-            remedy="run this in a clone of the cluster repository, or name one with -C",
+            remedy="run this in a clone of the cluster repository, name one with -C, or `gangops use URL` once",
         ) from err
     return Clone(git=git, folder=folder)

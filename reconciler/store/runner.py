@@ -1,13 +1,15 @@
 """How is git run? In one way only: fixed environment, no shell, a time limit, and errors with a meaning.
 
 Nothing of the caller's environment or of anyone's git configuration reaches git, so that a clone prepared by
-someone else cannot make it run a program, and two machines see the same output. What the commands are is left
-to the other modules; what may be handed to them, to `names`.
+someone else cannot make it run a program, and two machines see the same output. The one exception is what a person
+does in their own name (`person`). What the commands are is left to the other modules; what may be handed to them, to
+`names`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +30,10 @@ _INHERITED = (
     "PATH", "TMPDIR", "SSH_AUTH_SOCK", "http_proxy", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "LD_LIBRARY_PATH",
 )  # fmt: skip
+
+# Of the GIT_* variables, what says who somebody is and where their settings are.
+_PERSONAL = re.compile(r"GIT_(?:AUTHOR|COMMITTER)_(?:NAME|EMAIL|DATE)|GIT_CONFIG_(?:GLOBAL|SYSTEM|NOSYSTEM)")
+SSH_COMMAND = "core.sshcommand"
 
 # Command scope, so these win over any file. Submodules are never used: what .gitmodules says must not stop a fetch.
 _CONFIG: tuple[tuple[str, str], ...] = (
@@ -80,6 +86,7 @@ class Git:
     credentials: Credentials | None = None
     ssh_options: tuple[str, ...] = ()
     config: tuple[tuple[str, str], ...] = field(default=())
+    person: bool = False
 
     def run(
         self,
@@ -118,13 +125,10 @@ class Git:
         settings = {f"GIT_CONFIG_KEY_{i}": key for i, (key, _) in enumerate(config)}
         settings |= {f"GIT_CONFIG_VALUE_{i}": value for i, (_, value) in enumerate(config)}
         return {
-            **{name: os.environ[name] for name in _INHERITED if name in os.environ},
+            **self._callers(),
             **settings,
             "GIT_CONFIG_COUNT": str(len(config)),
-            "GIT_CONFIG_NOSYSTEM": "1",
-            "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_ATTR_NOSYSTEM": "1",
-            "HOME": os.devnull,  # or libcurl would offer the caller's .netrc
             "LC_ALL": "C",
             "TZ": "UTC",
             "GIT_TERMINAL_PROMPT": "0",
@@ -134,10 +138,25 @@ class Git:
             "GIT_OPTIONAL_LOCKS": "0",
             "GIT_LITERAL_PATHSPECS": "1",
             "GIT_LFS_SKIP_SMUDGE": "1",
-            "GIT_SSH_COMMAND": shlex.join(("ssh", "-oBatchMode=yes", "-oConnectTimeout=15", *self.ssh_options)),
-            "GIT_SSH_VARIANT": "ssh",
+            **self._ssh(),
             **self._asking(),
         }
+
+    def _callers(self) -> dict[str, str]:
+        if self.person:
+            return {name: value for name, value in os.environ.items() if _is_personal(name)}
+        return {
+            **{name: os.environ[name] for name in _INHERITED if name in os.environ},
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "HOME": os.devnull,  # or libcurl would offer the caller's .netrc
+        }
+
+    def _ssh(self) -> dict[str, str]:
+        if self.person and (own := os.environ.get("GIT_SSH_COMMAND") or dict(self.config).get(SSH_COMMAND)):
+            return {"GIT_SSH_COMMAND": own}
+        command = shlex.join(("ssh", "-oBatchMode=yes", "-oConnectTimeout=15", *self.ssh_options))
+        return {"GIT_SSH_COMMAND": command, "GIT_SSH_VARIANT": "ssh"}
 
     def _asking(self) -> Mapping[str, str]:
         if self.credentials is None or not self.credentials.origin:
@@ -149,6 +168,10 @@ class Git:
             "GANGOPS_ASKPASS_USER": self.credentials.username,
             "GANGOPS_ASKPASS_FILE": str(self.credentials.token_file),
         }
+
+
+def _is_personal(name: str) -> bool:
+    return not name.startswith("GIT_") or _PERSONAL.fullmatch(name) is not None
 
 
 @cache

@@ -94,6 +94,11 @@ def build_on(
     return _commit(git, changes, False, parent, desired, message, at, writer)
 
 
+def tree_with(git: Git, changes: Mapping[str, bytes | None], commit: str) -> str:
+    """The id of the tree of `commit` with some files changed; None removes a file. No ref and no work tree is touched."""
+    return _write_tree(git, changes, False, commit, None)
+
+
 def _commit(
     git: Git,
     changes: Mapping[str, bytes | None],
