@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 
 import click
@@ -19,6 +20,20 @@ VERBS = {
     "codeowners": ("reconciler.cli.check:codeowners", "CODEOWNERS for everything but the job folders."),
     "policy": ("reconciler.cli.policy:policy", "House rules in CEL: test them on their examples."),
     "test": ("reconciler.cli.test:test", "Scenario files as unit tests for a cluster's rules."),
+    # change, by pull request
+    "new": ("reconciler.cli.jobs:new", "Write a new job, asking for what was not said."),
+    "submit": ("reconciler.cli.jobs:submit", "Propose a job, from its file or an sbatch script."),
+    "prioritize": ("reconciler.cli.jobs:prioritize", "Propose another class or place in line for a job."),
+    "suspend": ("reconciler.cli.jobs:suspend", "Propose that a job stops through its checkpoint, and waits."),
+    "resume": ("reconciler.cli.jobs:resume", "Propose that a suspended job goes on."),
+    "cancel": ("reconciler.cli.jobs:cancel", "Propose to end a job and remove its file."),
+    "rerun": ("reconciler.cli.jobs:rerun", "Propose to run a finished job once more."),
+    "tidy": ("reconciler.cli.jobs:tidy", "Propose to remove the files of jobs that ended long ago."),
+    "cordon": ("reconciler.cli.nodes:cordon", "Propose that nodes take no new work."),
+    "uncordon": ("reconciler.cli.nodes:uncordon", "Propose that nodes take work again."),
+    "drain": ("reconciler.cli.nodes:drain", "Propose that work leaves nodes, and none comes."),
+    "quota": ("reconciler.cli.nodes:quota", "Propose another guarantee or ceiling for a queue."),
+    "use": ("reconciler.cli.use:use", "Name the cluster repository that verbs work on from any folder."),
     # look
     "plan": ("reconciler.cli.plan:plan", "What would be decided, before it is merged."),
     "status": ("reconciler.cli.view:status", "The cluster, its queues and jobs, in a page."),
@@ -75,14 +90,40 @@ class LazyGroup(click.Group):
     "-C",
     "--repo",
     type=click.Path(path_type=Path),
-    default=Path(),
+    default=None,
     envvar="GANGOPS_REPO",
-    help="A clone of the cluster repository.",
+    help="A clone of the cluster repository (default: the one around you, else that of `gangops use`).",
 )
 @click.pass_context
-def root(ctx: click.Context, repo: Path) -> None:
+def root(ctx: click.Context, repo: Path | None) -> None:
     """GitOps for GPU clusters: jobs and quotas are YAML in git; every decision is a signed commit."""
-    ctx.obj = repo
+    ctx.obj = repo if repo is not None else _around() or _in_use(ctx.invoked_subcommand or "") or Path()
+
+
+# Verbs that read or write files where one stands, or no repository at all.
+_HERE = frozenset({
+    "agent", "ca", "codeowners", "demo", "discover", "doctor", "fmt", "init", "inspect", "policy", "reconcile", "schema",
+    "test", "use", "validate",
+})  # fmt: skip
+
+
+def _around() -> Path | None:
+    """The folder one stands in, when that is inside a cluster repository, or is a bare clone."""
+    here = Path.cwd()
+    inside = any((folder / "cluster-state").is_dir() for folder in (here, *here.parents))
+    return Path() if inside or ((here / "HEAD").is_file() and (here / "objects").is_dir()) else None
+
+
+def _in_use(verb: str) -> Path | None:
+    """The clone of `gangops use`, made again when the cache was emptied; read lazily, for most stand in a clone."""
+    if verb in _HERE or not verb:
+        return None
+    mark = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "gangops" / "use"
+    if not mark.is_file():
+        return None
+    from reconciler.runtime.used import Folders, used_clone
+
+    return used_clone(Folders.of_user())
 
 
 output_option = click.option(

@@ -41,6 +41,19 @@ def plan_text(plan: Plan, width: int | None = None) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
+def plan_brief(plan: Plan, width: int | None = None) -> str:
+    """What becomes of jobs, what was found, and the sum of it: for who asked for this change and knows the cluster."""
+    columns = width or WIDTH
+    parts = [
+        _verdict(plan, columns),
+        list(_jobs(plan, columns)),
+        list(_slips(plan)),
+        list(_new_findings(plan, columns)),
+        list(below(words.total(plan), columns, "")),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
 def plain(text: str) -> str:
     """Anybody's text on one line, and no command to whoever reads a build's output line by line."""
     return one_line(text).replace("::", ": :").replace("##[", "## [")
@@ -153,6 +166,13 @@ def _racks(plan: Plan) -> Iterator[str]:
 
 
 def _findings(plan: Plan, width: int) -> Iterator[str]:
+    yield from _new_findings(plan, width)
+    old = sum(not finding.new for finding in plan.findings)
+    if old:
+        yield f"{words.count(old, 'finding')} of the base left out: gangops validate"
+
+
+def _new_findings(plan: Plan, width: int) -> Iterator[str]:
     told = [*plan.errors, *plan.warnings]
     for number, finding in enumerate(told[:_FINDINGS]):
         if number:
@@ -160,9 +180,6 @@ def _findings(plan: Plan, width: int) -> Iterator[str]:
         yield from _finding(finding, width)
     if len(told) > _FINDINGS:
         yield f"... and {words.count(len(told) - _FINDINGS, 'more finding')}"
-    old = sum(not finding.new for finding in plan.findings)
-    if old:
-        yield f"{words.count(old, 'finding')} of the base left out: gangops validate"
 
 
 def _finding(finding: Finding, width: int) -> Iterator[str]:
