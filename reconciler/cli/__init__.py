@@ -19,6 +19,8 @@ def main() -> None:
     from reconciler.cli.root import root
 
     _have_streams()
+    if "_GANGOPS_COMPLETE" in os.environ:
+        sys.exit(_complete(root))
     try:
         # Not root.main: click would turn a reader that went away into a failure.
         with root.make_context("gangops", sys.argv[1:]) as context:
@@ -48,6 +50,13 @@ def main() -> None:
         _tell(_our_bug(err))
         sys.exit(ExitStatus.ERROR)
     sys.exit(status if isinstance(status, int) else ExitStatus.OK)
+
+
+def _complete(root: click.Group) -> int:
+    """Answer the shell, which asks for completions by this variable; nothing is ever printed but those."""
+    from click.shell_completion import shell_complete
+
+    return shell_complete(root, {}, "gangops", "_GANGOPS_COMPLETE", os.environ["_GANGOPS_COMPLETE"])
 
 
 def _have_streams() -> None:

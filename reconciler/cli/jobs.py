@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reconciler.cli import completing
 from reconciler.cli.propose import Wishes, is_terminal, propose, proposing, reason_option
 from reconciler.cli.show import cache_file, now, opened
 from reconciler.errors import GangOpsError, InvalidInput, UsageError
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from reconciler.runtime.proposals.desk import Desk
     from reconciler.runtime.proposals.submit import Answers
 
-job_argument = click.argument("job")
+job_argument = click.argument("job", shell_complete=completing.jobs)
 
 
 @click.command()
 @job_argument
-@click.option("--class", "priority_class", help="Its priority class.")
+@click.option("--class", "priority_class", shell_complete=completing.classes, help="Its priority class.")
 @click.option("--nice", type=int, help="Its place inside the class, -100 to 100: lower goes first.")
 @reason_option
 @proposing
@@ -85,7 +86,7 @@ def rerun(repo: Path, job: str, why: str, *, replace: bool, wishes: Wishes) -> i
 
 @click.command()
 @click.option("--older-than", default="14d", help="Of jobs that ended this long ago.", show_default=True)
-@click.option("--queue", default="", help="Only of this queue.")
+@click.option("--queue", default="", shell_complete=completing.queues, help="Only of this queue.")
 @proposing
 @click.pass_obj
 def tidy(repo: Path, older_than: str, queue: str, *, wishes: Wishes) -> int:
@@ -170,7 +171,7 @@ def new() -> None:
 @new.command("job", context_settings={"ignore_unknown_options": False})
 @click.argument("name", required=False, default="")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.option("--queue", default="", help="The queue to charge.")
+@click.option("--queue", default="", shell_complete=completing.queues, help="The queue to charge.")
 @click.option("--gpus", type=click.IntRange(1), help="All GPUs of the gang.")
 @click.option("--gpu-type", default="", help="Only this type.")
 @click.option("--time-limit", default="", help="Such as 12h.")

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from reconciler.cli import completing
 from reconciler.cli.propose import Wishes, is_terminal, propose, proposing, reason_option
 from reconciler.cli.show import now
 from reconciler.cli.times import moment
 from reconciler.errors import UsageError
 from reconciler.model.units import Instant
 
-nodes_argument = click.argument("nodes", nargs=-1, required=True)
+nodes_argument = click.argument("nodes", nargs=-1, required=True, shell_complete=completing.nodes)
 why_option = click.option("-r", "--reason", default="", help="Why: people and `gangops explain` read it.")
 
 
@@ -87,7 +88,7 @@ def quota() -> None:
 
 
 @quota.command("set")
-@click.argument("queue")
+@click.argument("queue", shell_complete=completing.queues)
 @click.argument("counts", nargs=-1)
 @click.option(
     "--guaranteed", multiple=True, metavar="TYPE=N", help="GPUs that are its own; the same as without a name."

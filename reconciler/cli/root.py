@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from reconciler import __version__
 
@@ -61,6 +62,7 @@ VERBS = {
     "agent": ("reconciler.cli.operate:agent", "The node side: run an agent."),
     "ca": ("reconciler.cli.operate:ca", "Certificates of nodes and servers."),
     "demo": ("reconciler.cli.demo:demo", "A whole GPU cluster on this machine, in about a minute."),
+    "completion": ("reconciler.cli.completing:completion", "What makes your shell complete verbs, jobs and nodes."),
     "doctor": ("reconciler.cli.doctor:doctor", "What this machine has, and what is missing."),
 }
 
@@ -78,6 +80,11 @@ class LazyGroup(click.Group):
         found = getattr(importlib.import_module(module), name)
         assert isinstance(found, click.Command)
         return found
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Verbs without importing any; options as click has them."""
+        verbs = [CompletionItem(name, help=told) for name, (_, told) in VERBS.items() if name.startswith(incomplete)]
+        return verbs if verbs or not incomplete.startswith("-") else click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  click's
         with formatter.section("Verbs"):
@@ -97,12 +104,17 @@ class LazyGroup(click.Group):
 @click.pass_context
 def root(ctx: click.Context, repo: Path | None) -> None:
     """GitOps for GPU clusters: jobs and quotas are YAML in git; every decision is a signed commit."""
-    ctx.obj = repo if repo is not None else _around() or _in_use(ctx.invoked_subcommand or "") or Path()
+    ctx.obj = repo if repo is not None else repository(ctx.invoked_subcommand or "")
+
+
+def repository(verb: str) -> Path:
+    """The repository a verb works on when none is named: the one around you, else that of `gangops use`."""
+    return _around() or _in_use(verb) or Path()
 
 
 # Verbs that read or write files where one stands, or no repository at all.
 _HERE = frozenset({
-    "agent", "ca", "codeowners", "demo", "discover", "doctor", "fmt", "init", "inspect", "policy", "reconcile", "schema",
+    "agent", "ca", "codeowners", "completion", "demo", "discover", "doctor", "fmt", "init", "inspect", "policy", "reconcile", "schema",
     "test", "use", "validate",
 })  # fmt: skip
 

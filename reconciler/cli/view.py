@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from reconciler.cli import completing
 from reconciler.cli.root import fetch_option, output_option
 from reconciler.cli.show import newest, now, opened, print_json, width
 from reconciler.documents.canonical import to_yaml
@@ -29,7 +30,7 @@ from reconciler.topology.drift import drift_of
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=completing.jobs)
 @output_option
 @fetch_option
 @click.pass_obj
@@ -97,7 +98,7 @@ def get(repo: Path, kind: str, output: str, *, fetch: bool) -> None:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=completing.jobs)
 @click.option("--topology", is_flag=True, help="A line a rank: GPU, NUMA, NIC and rail, ordered against seen.")
 @click.option("--live", "url", envvar="GANGOPS_STATUS", default="", help="Address of the reconciler's status page.")
 @output_option
@@ -175,7 +176,7 @@ _EXPLAINED = {"job": _explain_job, "node": _explain_node, "queue": _explain_queu
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=completing.jobs)
 @click.option("--rank", type=int, default=None, help="Only this rank.")
 @click.option("--attempt", type=int, default=None, help="Another attempt than the latest.")
 @click.option("-f", "--follow", "following", is_flag=True, help="Go on as lines are written.")
@@ -190,7 +191,7 @@ def logs(job: str, rank: int | None, attempt: int | None, folder: Path | None, *
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=completing.jobs)
 @click.option("--for", "what", type=click.Choice(["running", "done"]), default="done")
 @click.option("--timeout", type=int, default=3600, help="Seconds.")
 @click.pass_obj

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.errors import ExitStatus
+from reconciler.errors import ExitStatus, InvalidInput
 from reconciler.model.units import JobKey
 from reconciler.store.statecommit import Writer
 from tests.cli.people import FORGE, Kept, Person, codes, gh_on_path, on_a_terminal, person_at, words
@@ -117,6 +117,21 @@ def test_on_a_terminal_it_asks(
     found = ada.done("suspend", "sft", input_=answer, status=status)
     assert "Suspend nlp/sft: push it as a branch? [Y/n]" in found.stderr
     assert len(ada.branches()) == pushed
+
+
+def test_a_job_whose_file_is_wrong_can_be_cancelled_and_nothing_else(ada: Person) -> None:
+    ada.lab.desire({job_file("wide"): "x: [\n"})
+    assert isinstance(ada.run("suspend", "wide", "--yes").exception, InvalidInput)
+    ada.done("cancel", "wide", "--yes")
+    assert ada.changed(ada.only_branch()) == [f"D {job_file('wide')}"]
+
+
+def test_a_name_that_two_queues_have(ada: Person) -> None:
+    text_ = job_text("sft").replace("queue: nlp", "queue: root")
+    ada.lab.desire({"cluster-state/jobs/root/sft.yaml": text_})
+    found = ada.run("suspend", "sft", "--yes")
+    assert codes(found) == ("AmbiguousJob", ExitStatus.USAGE)
+    assert getattr(found.exception, "remedy", "") == "name one: nlp/sft, root/sft"
 
 
 def test_json_and_name_are_for_scripts(ada: Person) -> None:

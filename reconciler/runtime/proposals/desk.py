@@ -104,11 +104,8 @@ class Desk:
         return {key: entry.path for entry in entries if (key := key_of(entry.path)) is not None}
 
     def job(self, name: str) -> JobFile:
-        """The job of this name: `queue/name`, or the name alone where only one queue has it.
-
-        Raises: NotFound (UnknownJob), UsageError (AmbiguousJob); InvalidInput, when its file is wrong.
-        """
-        key = self._key(name)
+        """The job of this name, see `key_named`. Raises what that does; InvalidInput, when its file is wrong."""
+        key = self.key_named(name)
         path = self.jobs[key]
         content = file_at(self.clone.git, self.base, path) or b""
         checked = check_file(content, path)
@@ -117,7 +114,11 @@ class Desk:
             raise InvalidInput([d for d in checked.diagnostics if d.is_error])
         return JobFile(key=key, path=path, content=content, item=item, record=self.record(key))
 
-    def _key(self, name: str) -> JobKey:
+    def key_named(self, name: str) -> JobKey:
+        """The job a person means: `queue/name`, or the name alone where only one queue has it.
+
+        Raises: NotFound (UnknownJob), UsageError (AmbiguousJob).
+        """
         if JobKey(name) in self.jobs:
             return JobKey(name)
         named = [key for key in self.jobs if key.endswith(f"/{name}")]

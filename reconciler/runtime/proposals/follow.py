@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from reconciler.documents.hostlist import fold
 from reconciler.documents.record import SUMMARY, Summary, job_path, read_allocation, read_summary
 from reconciler.errors import GangOpsError, InvalidInput, NotFound
 from reconciler.model.allocation import JobRecord
@@ -58,22 +59,24 @@ def follow(
 ) -> Iterator[Event]:  # fmt: skip
     """The stages of a pushed change, until its job runs or, where no job starts by it, until it is merged.
 
-    Raises: NotFound (TimedOut) once `overdue`; GangOpsError (ChecksFailed, PullRequestClosed, PullRequestFailed).
+    Raises: NotFound (TimedOut) once `overdue`; GangOpsError (ChecksFailed, PullRequestClosed).
     """
     merged, last = "", Event(stage=Stage.MERGED)
-    away = checked = False
+    away, checked = "", False
     while True:
         why = clone.refresh()
-        if why and not away:
-            yield Event(stage=Stage.AWAY, told=why)
-        away = bool(why)
         if not merged:
-            if pull is not None and not checked and (told := _checks(pull)):
+            merged = _merged(clone, change, commit)
+            told, silent = _asked(pull, checked) if pull is not None else ("", "")
+            why = why or silent
+            if told and not checked:
                 checked = True
                 yield Event(stage=Stage.CHECKED, told=told)
-            merged = _merged(clone, change, commit)
             if merged:
                 yield Event(stage=Stage.MERGED, told=f"{clone.desired} {merged[:7]}")
+        if why and not away:
+            yield Event(stage=Stage.AWAY, told=why)
+        away = why
         if merged and not change.job:
             return
         if merged and (event := _progress(clone, JobKey(change.job), merged)) is not None:
@@ -95,20 +98,24 @@ def _with_placed(event: Event, last: Event) -> Iterator[Event]:
     yield event
 
 
-def _checks(pull: Pull) -> str:
-    """What the checks came to; "" while they run. Raises GangOpsError (ChecksFailed, PullRequestClosed)."""
-    standing = pull.gh.standing(pull.address)
+def _asked(pull: Pull, checked: bool) -> tuple[str, str]:
+    """What the checks came to, "" while they run; and why that is not known now. Raises GangOpsError (ChecksFailed,
+    PullRequestClosed)."""
+    try:
+        standing = pull.gh.standing(pull.address)
+    except GangOpsError as err:
+        return "", err.message
     if standing.state == "CLOSED":
         raise GangOpsError(
             f"{pull.address} was closed without a merge", code="PullRequestClosed", remedy="Nothing changed."
         )
-    if standing.blocked:
+    if standing.blocked and standing.state != "MERGED":
         raise _ChecksFailed(
             f"{', '.join(standing.failed)} failed", code="ChecksFailed", remedy=f"{pull.address}/checks says why."
         )
-    if standing.state != "MERGED" and (standing.pending or not standing.checks):
-        return ""
-    return f"{standing.checks} checks passed" if standing.checks else "no checks"
+    if checked or (standing.state != "MERGED" and (standing.pending or not standing.checks)):
+        return "", ""
+    return f"{standing.checks} checks passed" if standing.checks else "no checks", ""
 
 
 class _ChecksFailed(GangOpsError):
@@ -132,7 +139,7 @@ def _progress(clone: Clone, key: JobKey, merged: str) -> Event | None:
         return None
     where = f"#{summary.generation}"
     if record.placement is not None and record.state in _PLACED:
-        told = f"{where} {record.placement.level} {record.placement.domain} on {', '.join(record.placement.nodes[:4])}"
+        told = f"{where} {record.placement.level} {record.placement.domain} on {fold(record.placement.nodes)}"
         return Event(stage=Stage.STARTED if record.state is JobState.RUNNING else Stage.PLACED, told=told)
     if record.state is JobState.FINISHED:
         return Event(stage=Stage.ENDED, told=f"{where} {record.outcome}")

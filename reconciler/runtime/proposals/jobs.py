@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from reconciler.documents.edit import set_value
 from reconciler.documents.loader import Tree
-from reconciler.errors import GangOpsError, UsageError
+from reconciler.errors import GangOpsError, InvalidInput, UsageError
 from reconciler.model.lifecycle import JobState
 from reconciler.runtime.proposals.change import Change, unchanged
 from reconciler.runtime.proposals.desk import Desk, JobFile
@@ -60,7 +60,13 @@ def resume(desk: Desk, name: str, why: str = "") -> Change:
 
 def cancel(desk: Desk, name: str, why: str = "") -> Change:
     """Its file goes, and with it the job, through its checkpoint. Raises: NotFound (UnknownJob), GangOpsError (JobFinished)."""
-    job = desk.job(name)
+    try:
+        job = desk.job(name)
+    except InvalidInput:  # a file that cannot be read can be removed all the same
+        key = desk.key_named(name)
+        return Change(
+            verb="cancel", name=key.partition("/")[2], title=f"Cancel {key}", files={desk.jobs[key]: None}, body=why
+        )
     _check_open(job, "there is nothing to cancel", remedy="`gangops tidy` removes the files of finished jobs")
     return Change(
         verb="cancel", name=job.item.name, title=f"Cancel {job.key}", files={job.path: None}, body=why,
