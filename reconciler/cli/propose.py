@@ -118,9 +118,12 @@ def _looked_at(desk: Desk, change: Change) -> Proposal:
     from reconciler.runtime.proposals.proposal import proposal_of
     from reconciler.runtime.reading import DesiredReader
 
-    gc.disable()  # one plan, and then little more: looking for garbage costs a third of its time
-    reader = DesiredReader(desk.clone.git, cache_file("documents.cache"))
-    return proposal_of(desk, change, this_second(), reader, states=cache_file("state.cache"))
+    gc.disable()  # looking for garbage costs a third of a plan's time
+    try:
+        reader = DesiredReader(desk.clone.git, cache_file("documents.cache"))
+        return proposal_of(desk, change, this_second(), reader, states=cache_file("state.cache"))
+    finally:
+        gc.enable()
 
 
 def _show(proposal: Proposal) -> None:

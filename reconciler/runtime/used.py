@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from reconciler.errors import GangOpsError, NotFound, UsageError
+from reconciler.errors import GangOpsError, NotFound, StoreError, UsageError
 from reconciler.store.names import checked_url
 from reconciler.store.person import as_person
 from reconciler.store.runner import DEFAULT_PROTOCOLS, Git
 
 PROTOCOLS: Final = DEFAULT_PROTOCOLS | {"file"}
 _BRANCHES: Final = ("main", "allocations")
+_CURED_ANEW: Final = frozenset({"CloneBroken", "NotAClone", "CloneLocked"})
 _ODD: Final = re.compile(r"[^A-Za-z0-9]+")
 
 
@@ -58,7 +59,13 @@ def use(folders: Folders, url: str) -> Path:
     """
     checked_url(url, PROTOCOLS)
     folder = folders.clone_of(url)
-    _cloned(folder, url)
+    try:
+        _cloned(folder, url)
+    except StoreError as err:
+        if err.code not in _CURED_ANEW:
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
+        _cloned(folder, url)
     folders.settings.mkdir(parents=True, exist_ok=True)
     fresh = folders.mark.with_suffix(f".{os.getpid()}")
     fresh.write_text(f"{url}\n")
@@ -147,6 +154,7 @@ def _made(folder: Path, url: str) -> None:
     folder.mkdir(parents=True, mode=0o700, exist_ok=True)
     git = Git(folder=folder, bare=True, protocols=PROTOCOLS)
     git.run("init", "--bare", "--quiet", "--template=", "--initial-branch=unused")
+    git.run("symbolic-ref", "HEAD", f"refs/remotes/origin/{_BRANCHES[0]}")  # what HEAD means to a reader here
     for key, value in (
         ("core.repositoryFormatVersion", "1"),
         ("extensions.partialClone", "origin"),

@@ -55,7 +55,7 @@ def test_readers_and_verbs_work_from_any_folder(ada: Person, code: Path) -> None
     assert ada.done("get", "jobs", "-o", "name", at=code).stdout == "nlp/sft\n"
     assert "nlp/sft" in ada.done("status", at=code).stdout
     assert ada.done("history", "nlp/sft", at=code).stdout.splitlines()[1].startswith("#")
-    assert "No job changes" in ada.done("plan", "--head", "origin/main", at=code).stdout
+    assert "No job changes" in ada.done("plan", at=code).stdout
     ada.done("suspend", "sft", "--yes", at=code)
     assert ada.changed(ada.only_branch()) == [f"M {job_file('sft')}"]
     assert text(ada.lab.remote.path, "log", "-1", "--format=%an", ada.only_branch()) == "Ada Lovelace"
@@ -86,6 +86,14 @@ def test_an_emptied_cache_is_filled_again(ada: Person, code: Path) -> None:
     assert ada.done("get", "jobs", "-o", "name", at=code).stdout == "nlp/sft\n"
     ada.done("use", "--none", at=code)
     assert codes(ada.run("status", at=code)) == ("StateMissing", ExitStatus.NOT_FOUND)
+
+
+def test_a_broken_clone_is_made_anew_when_it_is_named_again(ada: Person, code: Path) -> None:
+    ada.done("use", url(ada), at=code)
+    (clone,) = clones(ada)
+    (clone / "config").write_text("[broken\n")
+    ada.done("use", url(ada), at=code)
+    assert ada.done("get", "jobs", "-o", "name", at=code).stdout == "nlp/sft\n"
 
 
 @pytest.mark.parametrize(

@@ -133,13 +133,15 @@ def test_the_persons_own_helper_and_ssh_are_used(clone: Git, home: Path, tmp_pat
     helper, ran = tmp_path / "helper", tmp_path / "asked"
     helper.write_text(f"#!/bin/sh\necho $1 >> {ran}\necho username=ada\necho password=token\n")
     helper.chmod(0o755)
-    git(clone.folder, "config", "credential.helper", "!false")
+    for key in ("credential.helper", "credential.https://forge.example.helper"):
+        git(clone.folder, "config", key, str(script(tmp_path, tmp_path / "evil-asked")))
     with (home / "gitconfig").open("a") as file:
         file.write(f'[credential "https://forge.example"]\n helper = {helper}\n[core]\n sshCommand = ssh -i mine\n')
     person = as_person(clone)
     told = person.run("credential", "fill", stdin=b"protocol=https\nhost=forge.example\n\n").stdout.decode()
     assert "password=token" in told
     assert ran.read_text() == "get\n"
+    assert not (tmp_path / "evil-asked").exists()
     assert person.environment()["GIT_SSH_COMMAND"] == "ssh -i mine"
     assert "ssh -i mine" not in clone.environment().values()
     assert clone.environment()["HOME"] == os.devnull
