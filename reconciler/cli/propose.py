@@ -162,8 +162,8 @@ def _offered(clone: Clone, proposal: Proposal, commit: str, wishes: Wishes) -> A
     if gh is None:
         _result(wishes, proposal, commit=commit, pull="", link=link)
         if wishes.pr:
-            click.echo("gh is not installed: open the pull request by the link" if link
-                       else "origin is no forge that gh knows: the branch is pushed, and that is all", err=True)  # fmt: skip
+            why = "gh is not installed, or does not know this forge"
+            click.echo(f"{why}: {'open the request by the link' if link else 'the branch is pushed'}", err=True)
         return None
     change = proposal.change
     told = [words.total(proposal.plan)] if proposal.plan is not None else []

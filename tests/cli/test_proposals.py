@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -291,6 +294,17 @@ def test_without_gh_the_link_is_printed(ada: Person, monkeypatch: pytest.MonkeyP
     assert "gh is not installed" in found.stderr
 
 
+def test_gitlab_is_not_asked_by_gh(ada: Person, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gh = gh_on_path(tmp_path / "gh", monkeypatch)
+    address = "https://gitlab.example/acme/cluster.git"
+    git(ada.clone, "remote", "set-url", "origin", address)
+    settings = ada.home / "gitconfig"
+    settings.write_text(settings.read_text().replace(FORGE, address))
+    found = ada.done("suspend", "sft", "--yes", "--pr")
+    assert found.stdout.splitlines()[-1].startswith("Open    https://gitlab.example/acme/cluster/-/merge_requests/new?")
+    assert gh.calls == []
+
+
 def test_a_gh_that_fails_leaves_the_branch_and_the_link(
     ada: Person, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -450,3 +464,36 @@ def test_tidy_leaves_what_another_job_waits_for(ended: Person) -> None:
 
 def test_the_forge_is_only_a_name(ada: Person) -> None:
     assert text(ada.clone, "config", "remote.origin.url") == FORGE
+
+
+def test_a_real_terminal_is_asked(ada: Person) -> None:
+    """As a person has it: a terminal for input and output, and the answer typed on it."""
+    ours, theirs = os.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "reconciler.cli", "-C", str(ada.clone), "suspend", "sft"],
+        cwd=Path(__file__).parents[2], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        env={**os.environ, "COLUMNS": "80", "TERM": "dumb"},
+    )  # fmt: skip
+    os.close(theirs)
+    told = b""
+    try:
+        while b"[Y/n]" not in told:
+            told += os.read(ours, 4096)
+        os.write(ours, b"y\n")
+        while True:
+            try:
+                more = os.read(ours, 4096)
+            except OSError:  # how a terminal says that its last user is gone
+                break
+            if not more:
+                break
+            told += more
+    finally:
+        if b"[Y/n]" not in told:
+            child.kill()
+        status = child.wait()
+        os.close(ours)
+    assert status == 0, told.decode()
+    lines = told.decode().replace("\r\n", "\n").split("\n")
+    assert f"Branch  {ada.only_branch()}" in told.decode()
+    assert max(len(line) for line in lines if not line.startswith(("Branch", "Open"))) <= 80

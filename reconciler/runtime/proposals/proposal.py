@@ -89,18 +89,10 @@ def push(clone: Clone, proposal: Proposal) -> str:
 
 
 def refused(proposal: Proposal) -> GangOpsError | None:
-    """Why a proposal is not worth a branch; None when it is."""
-    plan = proposal.plan
-    if plan is None or (plan.decided and not plan.errors and not plan.removals):
+    """Why a proposal is not worth a branch: errors that main does not have. None when it is."""
+    count = len(proposal.plan.errors) if proposal.plan is not None else 0
+    if not count:
         return None
-    if plan.removals:
-        gone = plan.removals[0]
-        return StoreError(
-            f"it would remove {gone.gone} of {gone.of} {gone.what}; at most {gone.limit} % may go at once",
-            code="MassRemovalRefused",
-            remedy="Propose fewer at a time.",
-        )
-    count = len(plan.errors)
     return _Invalid(
         f"nothing was pushed: the change has {count} error{'s' if count != 1 else ''}",
         code="ProposalInvalid",

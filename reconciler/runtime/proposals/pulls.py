@@ -33,9 +33,14 @@ class Forge:
     host: str
     path: str
 
+    @property
+    def is_gitlab(self) -> bool:
+        """By its name: what else would tell without asking it?"""
+        return "gitlab" in self.host
+
     def link(self, base: str, branch: str) -> str:
         """The page that opens a pull request for a branch."""
-        if "gitlab" in self.host:
+        if self.is_gitlab:
             asked = urlencode({"merge_request[source_branch]": branch, "merge_request[target_branch]": base})
             return f"https://{self.host}/{self.path}/-/merge_requests/new?{asked}"
         return f"https://{self.host}/{self.path}/compare/{quote(base)}...{quote(branch, safe='/')}?expand=1"
@@ -141,9 +146,11 @@ class Gh:
 
 
 def gh_for(forge: Forge | None) -> Gh | None:
-    """The `gh` on PATH; None where there is none, or no forge to ask."""
+    """The `gh` on PATH; None where there is none, or no forge that it knows."""
     program = shutil.which("gh")
-    return Gh(program=program, forge=forge) if program is not None and forge is not None else None
+    if program is None or forge is None or forge.is_gitlab:
+        return None
+    return Gh(program=program, forge=forge)
 
 
 def body_of(body: str, verb: str, plan: Sequence[str]) -> str:
