@@ -183,7 +183,9 @@ def _offered(clone: Clone, proposal: Proposal, commit: str, wishes: Wishes) -> A
 
 def _tell_unchanged(change: Change, output: str) -> None:
     if output == "json":
-        print_json("Proposal", {"verb": change.verb, "changed": False, "why": change.unchanged})
+        from reconciler.render.proposal import Told, proposal_json
+
+        print_json("Proposal", proposal_json(Told(verb=change.verb, changed=False, why=change.unchanged)))
     else:
         click.echo(f"nothing to change: {change.unchanged}", err=output == "name")
 
@@ -191,17 +193,14 @@ def _tell_unchanged(change: Change, output: str) -> None:
 def _result(wishes: Wishes, proposal: Proposal, *, commit: str, pull: str, link: str) -> None:
     change = proposal.change
     if wishes.output == "json":
-        from reconciler.render.plan import plan_json
+        from reconciler.render.proposal import Told, proposal_json
 
-        print_json(
-            "Proposal",
-            {
-                "verb": change.verb, "changed": True, "title": change.title, "job": change.job, "base": proposal.base,
-                "commit": commit, "branch": proposal.branch, "pushed": bool(commit), "pullRequest": pull, "link": link,
-                "files": sorted(change.files), "remarks": list(change.remarks),
-                "plan": plan_json(proposal.plan) if proposal.plan is not None else None,
-            },
+        told = Told(
+            verb=change.verb, changed=True, title=change.title, job=change.job, base=proposal.base, commit=commit,
+            branch=proposal.branch, pushed=bool(commit), pull_request=pull, link=link,
+            files=tuple(sorted(change.files)), remarks=change.remarks, plan=proposal.plan,
         )  # fmt: skip
+        print_json("Proposal", proposal_json(told))
         return
     if not commit:
         return

@@ -16,6 +16,7 @@ from reconciler.documents.scaffold import scaffold
 from reconciler.documents.schema import schema_files
 from reconciler.errors import Diagnostic, InvalidInput, NotFound, Place, UsageError, sorted_by_place
 from reconciler.render.plan.machine import plan_schema
+from reconciler.render.proposal import proposal_schema
 from reconciler.runtime.clone import Clone
 from reconciler.runtime.policing import policy_problems
 from reconciler.runtime.reading import CLUSTER_PATH, POLICY_PATH
@@ -140,7 +141,11 @@ def scaffold_into(folder: Path) -> tuple[str, ...]:
 def write_schemas(into: Path, *, write: bool) -> tuple[str, ...]:
     """The schema files that were stale (and are written, when asked)."""
     stale = []
-    for name, content in {**schema_files(), "plan.schema.json": plan_schema()}.items():
+    for name, content in {
+        **schema_files(),
+        "plan.schema.json": plan_schema(),
+        "proposal.schema.json": proposal_schema(),
+    }.items():
         file = into / name
         if not file.exists() or file.read_bytes() != content:
             stale.append(str(file))

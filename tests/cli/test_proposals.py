@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
 
 from reconciler.errors import ExitStatus, InvalidInput
 from reconciler.model.units import JobKey
@@ -17,6 +19,8 @@ from tests.cli.people import FORGE, Kept, Person, codes, gh_on_path, on_a_termin
 from tests.runtime.lab import Lab, job_file, job_text, jobs
 from tests.store.world import git, new_repository, text
 
+ROOT = Path(__file__).parents[2]
+SCHEMAS = ("proposal.schema.json", "plan.schema.json")
 COMMENTED = """\
 # Who: the sft team.
 apiVersion: gangops/v1
@@ -143,7 +147,15 @@ def test_json_and_name_are_for_scripts(ada: Person) -> None:
     assert tree["files"] == [job_file("sft")]
     assert [row["step"] for row in tree["plan"]["rows"] if row["job"] == "nlp/sft"] == ["stop"]
     assert ada.done("suspend", "sft", "--yes", "-o", "name").stdout == f"{ada.only_branch()}\n"
-    assert json.loads(ada.done("resume", "sft", "--yes", "-o", "json").stdout)["changed"] is False
+    nothing = json.loads(ada.done("resume", "sft", "--yes", "-o", "json").stdout)
+    assert (nothing["changed"], nothing["why"]) == (False, "nlp/sft is not suspended")
+    schemas = {name: json.loads((ROOT / "schemas" / name).read_bytes()) for name in SCHEMAS}
+    registry = Registry().with_resources([(name, Resource.from_contents(schemas[name])) for name in SCHEMAS])
+    judge = Draft202012Validator({"$ref": SCHEMAS[0]}, registry=registry)
+    for printed in (tree, nothing):
+        judge.validate(printed)
+    assert not judge.is_valid({**tree, "pushed": "no"})
+    assert not judge.is_valid({**tree, "plan": {"kind": "Plan"}})
 
 
 @pytest.mark.parametrize(
@@ -471,7 +483,7 @@ def test_a_real_terminal_is_asked(ada: Person) -> None:
     ours, theirs = os.openpty()
     child = subprocess.Popen(
         [sys.executable, "-m", "reconciler.cli", "-C", str(ada.clone), "suspend", "sft"],
-        cwd=Path(__file__).parents[2], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
         env={**os.environ, "COLUMNS": "80", "TERM": "dumb"},
     )  # fmt: skip
     os.close(theirs)
