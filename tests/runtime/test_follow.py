@@ -187,6 +187,7 @@ def test_a_gh_that_does_not_answer_is_told_once_and_git_goes_on(
     ("standing", "code", "told"),
     [
         (view(plan="FAILURE", approval="SUCCESS"), "ChecksFailed", "plan failed"),
+        (view(**{"a\x1b[2J\nb": "FAILURE"}), "ChecksFailed", "a [2J b failed"),
         (view(state="CLOSED"), "PullRequestClosed", "was closed without a merge"),
     ],
 )

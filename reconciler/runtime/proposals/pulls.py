@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from reconciler.errors import GangOpsError
+from reconciler.render.names import one_line
 from reconciler.store.failures import redact, shown
 
 _SECONDS = 60
@@ -112,7 +113,7 @@ class Gh:
         pending, failed = [], []
         checks = [one for one in said.get("statusCheckRollup") or () if isinstance(one, dict)]
         for check in checks:
-            name = str(check.get("name") or check.get("context") or "a check")
+            name = one_line(str(check.get("name") or check.get("context") or "a check"))  # anybody's words
             outcome = str(check.get("conclusion") or check.get("state") or "")
             if outcome in _BAD:
                 failed.append(name)
