@@ -124,7 +124,12 @@ MOVES: tuple[Move, ...] = (
     Move(
         JobState.LOST, JobState.STOPPING, "the loss is fenced, or the job is no longer wanted", "observation, desired"
     ),
-    Move(JobState.REPAIRING, JobState.STARTING, "spare or free nodes complete the gang again", "decide"),
+    Move(
+        JobState.REPAIRING,
+        JobState.STARTING,
+        "spare or free nodes complete it again, or its back-off is over",
+        "decide",
+    ),
     Move(JobState.REPAIRING, JobState.PENDING, "repairWait is over: the rest is released", "decide"),
     Move(JobState.REPAIRING, JobState.STOPPING, "no longer wanted", "desired"),
     Move(JobState.STOPPING, JobState.PENDING, "all its GPUs were seen released; it goes on later", "observation"),
@@ -134,7 +139,7 @@ MOVES: tuple[Move, ...] = (
     Move(
         JobState.STOPPING,
         JobState.REPAIRING,
-        "released; nodes are lost, and the rest is kept for its repair",
+        "released; lost nodes are to be replaced, or a short back-off runs; the rest is kept",
         "observation",
     ),
     Move(JobState.STOPPING, JobState.FINISHED, "released; cancelled, replaced, failed or timed out", "observation"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from reconciler.model.units import BitsPerSecond, Bytes, CommitId, Digest, Instant, JobKey, NodeName
 from reconciler.model.xids import FATAL_XIDS, NOTHING_LEFT
@@ -41,6 +42,12 @@ class AttemptState(StrEnum):
     def released(self) -> bool:
         """No process of the attempt is left on the node."""
         return self in (AttemptState.EXITED, AttemptState.GONE, AttemptState.REFUSED)
+
+
+ENDED_BY_NODE: Final = frozenset({"LeaseExpired", "NodeShutdown", "Rebooted"})
+"""Reasons of a `Gone` that nobody ordered: the node itself ended the ranks, or they ended with it."""
+DEADLINE_PASSED: Final = "DeadlinePassed"
+"""The reason of a `Gone` when a node ended an attempt at its time limit, alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Final
 from reconciler.model.allocation import JobRecord
 from reconciler.model.decision import Action, Change
 from reconciler.model.lifecycle import Cause, JobState, Phase
+from reconciler.model.reasons import ReasonCode
 from reconciler.model.units import Instant, JobKey
 
 Records = Mapping[JobKey, JobRecord]
@@ -65,6 +66,8 @@ def _action(before: JobRecord | None, after: JobRecord) -> Action:
         return Action.REPLACE
     if before is not None and after.hold is not None and before.hold != after.hold:
         return Action.HOLD
+    if after.state is JobState.REPAIRING and after.reason.code is ReasonCode.BACK_OFF:
+        return Action.HOLD if old is not after.state else Action.PHASE
     if old is after.state and before is not None and before.reason.code is after.reason.code:
         return Action.PHASE
     if old is JobState.STOPPING and after.state in (JobState.PENDING, JobState.HELD):

@@ -69,7 +69,8 @@ class Draft:
         self.stuck = tuple(r for r in holding if self._overdue(r))
         self._releasing: dict[GpuType, list[JobRecord]] = {}
         for record in holding:
-            keeps = record.cause is Cause.NODE_LOST and self.job(record) is not None  # what is left is for its repair
+            job = self.job(record) if record.state is JobState.STOPPING else None
+            keeps = job is not None and steps.goes_on_here(record, job)  # what is left is for its repair
             if (
                 record.state is JobState.STOPPING
                 and record.job in self.types

@@ -36,13 +36,14 @@ def end_of(draft: Draft, record: JobRecord) -> Instant:
     if record.state is JobState.STOPPING:
         known = record.deadline if record.deadline is not None and record not in draft.stuck else None
         return Instant(max(known, draft.now)) if known is not None else NEVER
-    if record.state not in (JobState.STARTING, JobState.RUNNING):
+    backs_off = record.state is JobState.REPAIRING and record.retry_at is not None  # it goes on where it was
+    if not backs_off and record.state not in (JobState.STARTING, JobState.RUNNING):
         return NEVER
     job = draft.job(record)
     limit = limit_of(job, draft.desired) if job is not None else None
     if limit is None:
         return NEVER
-    began = record.started if record.started is not None else draft.now
+    began = record.started if record.started is not None else max(draft.now, record.retry_at or 0)
     overrun = draft.now + record.grace
     return Instant(max(began + limit, overrun))
 

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 
 from reconciler.model.allocation import JobRecord
 from reconciler.model.job import Fence
-from reconciler.model.observed import AttemptReport, AttemptState, NodeCondition, NodeObservation, Observed
+from reconciler.model.observed import (
+    DEADLINE_PASSED,
+    ENDED_BY_NODE,
+    AttemptReport,
+    AttemptState,
+    NodeCondition,
+    NodeObservation,
+    Observed,
+)
 from reconciler.model.units import NodeName
 from reconciler.planner.memo import masks_of
 
@@ -52,6 +60,16 @@ class Sight:
     def failed(self) -> bool:
         """A rank ended by itself with another status than 0."""
         return self.is_in(AttemptState.EXITED) and self.report is not None and bool(self.report.exit_code)
+
+    @property
+    def fell(self) -> bool:
+        """The node went down beneath the ranks, or cut off for so long that it ended them: no fault of theirs."""
+        return self.is_in(AttemptState.GONE) and self.report is not None and self.report.reason in ENDED_BY_NODE
+
+    @property
+    def outran(self) -> bool:
+        """The node ended the attempt at its time limit, without being told."""
+        return self.is_in(AttemptState.GONE) and self.report is not None and self.report.reason == DEADLINE_PASSED
 
     def is_in(self, *states: AttemptState) -> bool:
         return self.report is not None and self.report.state in states

@@ -23,6 +23,7 @@ from reconciler.planner.sight import Sight, all_is_well
 
 MAX_AVOIDED: Final = 8  # nodes a job is kept away from at once; the oldest entry goes first
 MAX_BACK_OFF: Final = HOUR
+KEPT_THROUGH: Final = 2 * MINUTE  # a gang whose rank failed keeps its GPUs through a back-off no longer than this
 
 _READY_TO_RUN = frozenset({AttemptState.PREPARED, AttemptState.RUNNING, AttemptState.EXITED})
 
@@ -146,6 +147,9 @@ def _starting(scene: _Scene) -> JobRecord:
 
 def _broken_start(scene: _Scene, sights: list[Sight]) -> JobRecord | None:
     """A node that refuses, fails or has lost the attempt ends the start for all."""
+    fallen = next((sight for sight in sights if sight.fell), None)
+    if fallen is not None and fallen.report is not None:  # its peers may have failed because of it
+        return _start_failed(scene, fallen.node, fallen.report.reason)
     for sight in sights:
         if sight.failed:
             return _rank_failed(scene, sight)
@@ -188,17 +192,31 @@ def _running_now(record: JobRecord, now: Instant) -> JobRecord:
 
 def _running(scene: _Scene) -> JobRecord:
     sights = scene.sights()
-    for sight in sights:
-        if sight.failed:
-            return _rank_failed(scene, sight)
-    gone = [s for s in sights if s.is_in(AttemptState.GONE, AttemptState.REFUSED)]
-    if gone:  # nobody told them to: the node restarted beneath its ranks, so the loss is fenced already
-        return _node_lost(scene, gone)
+    if ended := _ended(scene, sights):
+        return ended
     if any(sight.lost for sight in sights):
         return _lost(scene, sights)
     if all(sight.is_in(AttemptState.EXITED) for sight in sights):
         return finished(scene.record, Outcome.SUCCEEDED, reason(ReasonCode.SUCCEEDED))
     return scene.record
+
+
+def _ended(scene: _Scene, sights: list[Sight]) -> JobRecord | None:
+    """What ends the attempt, when something does: a node that is gone explains a rank that failed, not the reverse."""
+    if any(sight.outran for sight in sights) and (limit := _limit_over(scene)) is not None:
+        return scene.stopping(Cause.TIME_LIMIT, reason(ReasonCode.TIME_LIMIT, limit=seconds(limit)))
+    gone = [s for s in sights if s.is_in(AttemptState.GONE, AttemptState.REFUSED)]
+    if gone:  # nobody told them to: the node went down beneath its ranks, so the loss is fenced already
+        return _node_lost(scene, gone)
+    failed = next((sight for sight in sights if sight.failed), None)
+    return _rank_failed(scene, failed) if failed is not None else None
+
+
+def _limit_over(scene: _Scene) -> Nanoseconds | None:
+    """The time limit of the attempt, if it is over by our clock too; None otherwise."""
+    own = scene.job.time_limit if scene.job is not None else None
+    limit, started = own if own is not None else scene.scheduling.default_time_limit, scene.record.started
+    return limit if limit is not None and started is not None and scene.now >= started + limit else None
 
 
 def _lost(scene: _Scene, sights: list[Sight]) -> JobRecord:
@@ -214,14 +232,10 @@ def _lost(scene: _Scene, sights: list[Sight]) -> JobRecord:
 def _still_lost(scene: _Scene) -> JobRecord:
     """Back in time with all ranks alive is as if nothing had been; anything else ends the attempt."""
     record, sights = scene.record, scene.sights()
-    for sight in sights:
-        if sight.failed:
-            return _rank_failed(scene, sight)
+    if ended := _ended(scene, sights):
+        return ended
     if any(sight.lost for sight in sights):
         return _lost(scene, sights)
-    gone = [s for s in sights if s.is_in(AttemptState.GONE, AttemptState.REFUSED)]
-    if gone:
-        return _node_lost(scene, gone)
     if record.started is not None:
         return _running_now(record, scene.now)
     level = record.placement.level if record.placement is not None else ""
@@ -249,20 +263,22 @@ def _loss(missing: list[Sight]) -> Reason:
 def _stopping(scene: _Scene) -> JobRecord:
     """Nothing turns back: once every node is seen released, the cause says where it goes."""
     sights = scene.sights()
-    record = _blame_the_node(scene.record, sights)
+    record = _blame_the_node(scene, sights)
     if not all(sight.fenced(record.fence) for sight in sights):
         return record
     return _after_release(record, scene)
 
 
-def _blame_the_node(record: JobRecord, sights: list[Sight]) -> JobRecord:
-    """Ranks that fail because a peer's node died report first; when the node is seen lost it was no fault of theirs."""
-    missing = [sight for sight in sights if sight.lost]
+def _blame_the_node(scene: _Scene, sights: list[Sight]) -> JobRecord:
+    """Ranks that fail because a peer's node died report first; when that node is seen lost, or says that it ended its
+    own ranks by itself, it was no fault of theirs."""
+    record, missing = scene.record, [sight for sight in sights if sight.lost or sight.fell]
     if record.cause is not Cause.RANK_FAILED or not missing:
         return record
     return replace(
         record, cause=Cause.NODE_LOST, reason=_loss(missing),
         failures=max(0, record.failures - 1), node_losses=record.node_losses + 1,
+        avoid=avoiding(record.avoid, (sight.node for sight in missing), scene.now, scene.scheduling.avoid_for),
     )  # fmt: skip
 
 
@@ -291,7 +307,8 @@ def _after_release(record: JobRecord, scene: _Scene) -> JobRecord:
 
 
 def _to_be_repaired(record: JobRecord, scene: _Scene) -> JobRecord | None:
-    """What is left of the gang is kept for its repair; None when nothing is, or nobody wants it any more."""
+    """What is left of the gang is kept for its repair, or until it begins anew; None when nothing is, or nobody wants
+    it any more."""
     if record.placement is None or scene.job is None or scene.job.digest != record.digest:
         return None
     avoided = {entry.node for entry in record.avoid if entry.until > scene.now}
@@ -306,13 +323,25 @@ def _to_be_repaired(record: JobRecord, scene: _Scene) -> JobRecord | None:
 
 
 def _after_failure(record: JobRecord, scene: _Scene) -> JobRecord:
-    """Another attempt after a back-off that doubles, or the end when the restarts are used up."""
+    """Another attempt after a back-off that doubles, in its own place while that is short; or the end when the restarts
+    are used up."""
     restart = scene.job.restart if scene.job is not None else None
     if restart is None or _used_up(record.failures, restart.on_failure):
         node, code = record.reason.number("node") or "", record.reason.number("exitCode") or 0
         used = restart.on_failure if restart is not None else 0
         return finished(record, Outcome.FAILED, reason(ReasonCode.FAILED, node=node, exitCode=code, restarts=used))
-    return _backing_off(record, restart.backoff, record.failures, scene.now)
+    waits = _backing_off(record, restart.backoff, record.failures, scene.now)
+    kept = _to_be_repaired(record, scene) if _wait(restart.backoff, record.failures) <= KEPT_THROUGH else None
+    return replace(kept, retry_at=waits.retry_at, reason=waits.reason) if kept is not None else waits
+
+
+def goes_on_here(record: JobRecord, job: Job) -> bool:
+    """A stopping gang keeps what it has when it is released: until lost nodes are replaced, or a short back-off is over."""
+    restart = job.restart
+    if record.cause is Cause.NODE_LOST:
+        return not _used_up(record.node_losses, restart.on_node_loss)
+    within = not _used_up(record.failures, restart.on_failure)
+    return record.cause is Cause.RANK_FAILED and within and _wait(restart.backoff, record.failures) <= KEPT_THROUGH
 
 
 def _after_failed_start(record: JobRecord, scene: _Scene) -> JobRecord:
@@ -323,11 +352,16 @@ def _after_failed_start(record: JobRecord, scene: _Scene) -> JobRecord:
 
 
 def _backing_off(record: JobRecord, backoff: Nanoseconds, times: int, now: Instant) -> JobRecord:
-    until = Instant(now + (min(backoff << min(times - 1, 32), MAX_BACK_OFF) if times else 0))
+    until = Instant(now + _wait(backoff, times))
     why = reason(
         ReasonCode.BACK_OFF, failures=record.failures + record.failed_starts, until=until, last=sentence(record.reason)
     )
     return replace(released(record), state=JobState.HELD, retry_at=until, reason=why)
+
+
+def _wait(backoff: Nanoseconds, times: int) -> int:
+    """Twice as long each time, up to an hour; none at all before anything failed."""
+    return min(backoff << min(times - 1, 32), MAX_BACK_OFF) if times else 0
 
 
 def _used_up(count: int, allowed: int | None) -> bool:

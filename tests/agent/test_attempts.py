@@ -17,7 +17,7 @@ from reconciler.agent.attempts import (
     Wanted,
     judge,
 )
-from reconciler.model.observed import AttemptState
+from reconciler.model.observed import DEADLINE_PASSED, ENDED_BY_NODE, AttemptState
 
 PREPARE, RUN, STOP = Wanted("prepare"), Wanted("run"), Wanted("stop")
 CHECKPOINT = Wanted("checkpoint", 60, (0,))
@@ -201,3 +201,8 @@ def test_nothing_is_ever_released_while_a_process_is_left() -> None:
             for failed in ("", "no memory"):
                 seen = launched(ended(0), rank(1, **facts), expected=3, launch_failed=failed)
                 assert judge(wanted, seen).state not in released, (wanted, facts, failed)
+
+
+def test_the_reconciler_knows_every_reason_with_which_ranks_end_although_nobody_said_so() -> None:
+    causes = [judge(RUN, launched(ended(0, cause=cause))).reason for cause in ("lease", "deadline", "shim")]
+    assert {*causes, judge(RUN, launched(rebooted=True)).reason} == ENDED_BY_NODE | {DEADLINE_PASSED}

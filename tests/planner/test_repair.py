@@ -9,7 +9,7 @@ import pytest
 from reconciler.model.job import Elastic, Job
 from reconciler.model.lifecycle import JobState
 from reconciler.model.reasons import ReasonCode
-from reconciler.model.units import JobKey
+from reconciler.model.units import SECOND, JobKey, Nanoseconds
 from tests.planner.worlds import Cluster, Spines, job, with_jobs, with_node, world
 
 SPINES: Spines = {
@@ -183,3 +183,61 @@ def test_repair_comes_before_new_work_of_any_priority() -> None:
     cluster.settle()
     assert cluster.state(GANG) is JobState.RUNNING
     assert cluster.state("nlp/late") is JobState.PENDING
+
+
+# --- a rank that failed ---
+
+
+def fails(cluster: Cluster, code: int = 1) -> None:
+    """The gang ends badly and stops; its back-off begins."""
+    cluster.end(GANG, code)
+    cluster.step(1)
+    cluster.step(1)
+
+
+def test_a_gang_whose_rank_failed_begins_again_where_it_was_and_nobody_gets_its_gpus_meanwhile() -> None:
+    again = gang(3, restart=job(GANG, 24, restarts=1).restart)
+    cluster = running_cluster(again, spines={"s1": {"r1": ["a1", "a2", "a3"]}})
+    before = cluster.allocation.jobs[JobKey(GANG)].placement
+    cluster.desired = with_jobs(cluster.desired, job("nlp/other", 8))
+    fails(cluster)
+    record = cluster.allocation.jobs[JobKey(GANG)]
+    assert (record.state, record.reason.code, record.gpus_held) == (JobState.REPAIRING, ReasonCode.BACK_OFF, 24)
+    cluster.step(8)
+    assert (cluster.state(GANG), cluster.state("nlp/other")) == (JobState.REPAIRING, JobState.PENDING)
+    cluster.step(2)
+    cluster.settle()
+    record = cluster.allocation.jobs[JobKey(GANG)]
+    assert (record.state, record.attempt, record.failures) == (JobState.RUNNING, 2, 1)
+    assert record.placement == before
+    fails(cluster)
+    assert cluster.state(GANG) is JobState.FINISHED
+    cluster.settle()
+    assert cluster.state("nlp/other") is JobState.RUNNING
+
+
+def test_a_long_back_off_gives_the_gpus_to_others() -> None:
+    slow = replace(job(GANG, 24, restarts=3).restart, backoff=Nanoseconds(121 * SECOND))
+    cluster = running_cluster(gang(3, restart=slow), spines={"s1": {"r1": ["a1", "a2", "a3"]}})
+    cluster.desired = with_jobs(cluster.desired, job("nlp/other", 8))
+    fails(cluster)
+    assert (cluster.state(GANG), cluster.allocation.jobs[JobKey(GANG)].gpus_held) == (JobState.HELD, 0)
+    cluster.settle()
+    assert cluster.state("nlp/other") is JobState.RUNNING
+
+
+def test_a_node_that_cannot_be_used_again_is_replaced_when_the_back_off_is_over() -> None:
+    near = job("q/x", required={"job": "rack", "tensor": "node"}).required
+    cluster = running_cluster(gang(2, required=near, restart=job(GANG, 16, restarts=1).restart))
+    before = cluster.allocation.jobs[JobKey(GANG)].placement
+    assert before is not None
+    fails(cluster)
+    cluster.desired = with_node(cluster.desired, before.nodes[0], cordoned="fan")
+    cluster.step(10)
+    cluster.settle()
+    after = cluster.allocation.jobs[JobKey(GANG)].placement
+    assert after is not None
+    assert cluster.state(GANG) is JobState.RUNNING
+    assert after.ranks[8:] == before.ranks[8:]
+    assert before.nodes[0] not in after.nodes
+    assert after.nodes[0][0] == before.nodes[0][0]

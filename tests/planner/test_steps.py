@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from reconciler.model.allocation import JobRecord
+from reconciler.model.allocation import Avoid, JobRecord
 from reconciler.model.job import Fence
 from reconciler.model.lifecycle import Cause, JobState, Outcome, Phase
 from reconciler.model.observed import AttemptState, JobObservation, NodeCondition, Observed
 from reconciler.model.queue import Scheduling
 from reconciler.model.reasons import ReasonCode
-from reconciler.model.units import HOUR, MINUTE, SECOND, Instant, JobKey, NodeName
+from reconciler.model.units import DAY, HOUR, MINUTE, SECOND, Instant, JobKey, Nanoseconds, NodeName
 from reconciler.planner import steps
 from tests.planner.worlds import START, Cluster, job, ready, running, said, saw, world
 
@@ -128,7 +128,6 @@ def test_a_loss_ends_the_attempt_once_it_is_fenced_as_the_attempt_was_started(
         (Cause.NODE_REMOVED, JobState.PENDING, None),
         (Cause.MAINTENANCE, JobState.PENDING, None),
         (Cause.SUSPENDED, JobState.HELD, None),
-        (Cause.RANK_FAILED, JobState.HELD, None),
         (Cause.TIME_LIMIT, JobState.FINISHED, Outcome.TIMED_OUT),
         (Cause.CANCELLED, JobState.FINISHED, Outcome.CANCELLED),
         (Cause.CHANGED, JobState.FINISHED, Outcome.REPLACED),
@@ -170,16 +169,43 @@ def test_an_unseen_node_is_a_release_only_when_it_is_not_declared_either() -> No
         assert after.state is state
 
 
-def test_back_off_doubles_until_the_restarts_are_used_up() -> None:
-    released = seen(S.GONE, S.EXITED, (None, 9))
-    waits = []
-    for failures in (1, 2):
-        after = advance(stopping(Cause.RANK_FAILED, failures=failures), released, 0)
-        assert (after.state, after.reason.code) == (JobState.HELD, ReasonCode.BACK_OFF)
-        waits.append((after.retry_at or 0) - START)
-    assert waits == [10 * SECOND, 20 * SECOND]
-    over = advance(stopping(Cause.RANK_FAILED, failures=3), released)
+@pytest.mark.parametrize(
+    ("failures", "wait", "state"),
+    [
+        (1, 10, JobState.REPAIRING),
+        (2, 20, JobState.REPAIRING),
+        (4, 80, JobState.REPAIRING),
+        (5, 160, JobState.HELD),  # longer than two minutes: others may have its GPUs meanwhile
+        (12, 3600, JobState.HELD),
+    ],
+)
+def test_a_failed_rank_backs_off_twice_as_long_each_time_and_keeps_its_gpus_while_that_is_short(
+    failures: int, wait: int, state: JobState
+) -> None:
+    record = stopping(Cause.RANK_FAILED, failures=failures)
+    stubborn = job(KEY, 16, restarts=20, checkpoint=60)
+    after = steps.advance(record, stubborn, seen(S.GONE, S.EXITED, (None, 9)), RULES, START)
+    assert (after.state, after.reason.code) == (state, ReasonCode.BACK_OFF)
+    assert (after.retry_at or 0) - START == wait * SECOND
+    kept = record.placement if state is JobState.REPAIRING else None
+    assert (after.placement, after.whole, after.gpus_held) == (kept, kept, 16 if kept else 0)
+
+
+def test_a_gang_whose_restarts_are_used_up_is_over() -> None:
+    over = advance(stopping(Cause.RANK_FAILED, failures=3), seen(S.GONE, S.EXITED, (None, 9)))
     assert (over.state, over.outcome, over.reason.code) == (JobState.FINISHED, Outcome.FAILED, ReasonCode.FAILED)
+    assert over.placement is None
+
+
+def test_a_gang_that_backs_off_does_not_keep_what_it_cannot_use_again() -> None:
+    failed = stopping(
+        Cause.RANK_FAILED, failures=1, avoid=(Avoid(node=NodeName("gpu-001"), until=Instant(START + DAY)),)
+    )
+    after = advance(failed, seen(S.GONE, S.EXITED, (None, 9)))
+    assert after.state is JobState.REPAIRING
+    assert after.placement is not None
+    assert set(after.placement.nodes) == {"gpu-002"}
+    assert after.whole == failed.placement
 
 
 def test_ranks_that_fail_because_a_node_died_are_not_counted_as_failures() -> None:
@@ -188,6 +214,64 @@ def test_ranks_that_fail_because_a_node_died_are_not_counted_as_failures() -> No
     told = silent(seen(S.EXITED, S.RUNNING, (1, None)))
     after = advance(failed, told)
     assert (after.cause, after.failures, after.node_losses) == (Cause.NODE_LOST, 0, 1)
+
+
+def gone_alone(observed: Observed, node: str, why: str) -> Observed:
+    """The node says that the ranks on it ended although nobody told them to."""
+    told = said(observed, node, KEY, 1, S.GONE).nodes[NodeName(node)]
+    return saw(observed, node, attempts=tuple(replace(one, reason=why) for one in told.attempts))
+
+
+FAILS = seen(S.EXITED, S.RUNNING, (1, None))
+STOPS_FAILED = stopping(Cause.RANK_FAILED, failures=1)
+
+
+@pytest.mark.parametrize("why", ["LeaseExpired", "NodeShutdown", "Rebooted"])
+@pytest.mark.parametrize(
+    "record",
+    [
+        pytest.param(RUNS, id="told together"),
+        pytest.param(LOST, id="told together after a silence"),
+        pytest.param(STOPS_FAILED, id="told when the gang stops already"),
+    ],
+)
+def test_a_node_that_ends_its_own_ranks_is_to_blame_for_a_peer_that_fails(record: JobRecord, why: str) -> None:
+    told = gone_alone(FAILS, "gpu-002", why)
+    after = advance(record, told)
+    assert (after.cause, after.reason.code) == (Cause.NODE_LOST, ReasonCode.NODE_LOST)
+    assert (after.failures, after.node_losses, [a.node for a in after.avoid]) == (0, 1, ["gpu-002"])
+    over = after if record is STOPS_FAILED else advance(after, told)
+    assert (over.state, over.retry_at) == (JobState.REPAIRING, None)
+    assert over.placement is not None
+    assert set(over.placement.nodes) == {"gpu-001"}
+
+
+@pytest.mark.parametrize("record", [RUNS, LOST])
+def test_a_rank_that_fails_alone_counts_against_its_restarts(record: JobRecord) -> None:
+    after = advance(record, seen(S.EXITED, S.RUNNING, (1, None)))
+    assert (after.cause, after.failures, after.node_losses, after.avoid) == (Cause.RANK_FAILED, 1, 0, ())
+
+
+def test_ranks_told_to_stop_are_no_loss_of_their_node() -> None:
+    after = advance(STOPS_FAILED, seen(S.EXITED, S.GONE, (1, None)))
+    assert (after.state, after.cause, after.failures) == (JobState.REPAIRING, Cause.RANK_FAILED, 1)
+
+
+def test_a_node_that_goes_down_during_a_start_is_what_failed_it() -> None:
+    after = advance(BEGINS, gone_alone(FAILS, "gpu-002", "NodeShutdown"))
+    assert (after.cause, after.failures, after.reason.number("node")) == (Cause.START_FAILED, 0, "gpu-002")
+
+
+@pytest.mark.parametrize(("limit", "cause"), [(60, Cause.TIME_LIMIT), (7200, Cause.NODE_LOST), (None, Cause.NODE_LOST)])
+def test_an_attempt_that_its_nodes_ended_at_its_time_limit_is_over(limit: int | None, cause: Cause) -> None:
+    """The agents end work at the limit although nobody decides; a limit raised since then is worth another attempt."""
+    ended = gone_alone(gone_alone(ready(DESIRED), "gpu-001", "DeadlinePassed"), "gpu-002", "DeadlinePassed")
+    limited = replace(JOB, time_limit=None if limit is None else Nanoseconds(limit * SECOND))
+    after = steps.advance(RUNS, limited, ended, RULES, Instant(START + 61 * SECOND))
+    assert (after.state, after.cause) == (JobState.STOPPING, cause)
+    if cause is Cause.TIME_LIMIT:
+        over = steps.advance(after, limited, ended, RULES, Instant(START + 62 * SECOND))
+        assert (over.state, over.outcome, over.reason.number("limit")) == (JobState.FINISHED, Outcome.TIMED_OUT, 60)
 
 
 def test_lost_work_counts_from_the_last_checkpoint_of_this_attempt() -> None:

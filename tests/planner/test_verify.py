@@ -233,8 +233,22 @@ def a_run() -> Pair:
     )  # fmt: skip
 
 
+def a_failure() -> Pair:
+    """A rank of nlp/old ended badly, and the gang is told to stop."""
+    desired = world(jobs=[job(OLD, gpus=16, restarts=2)])
+    old = running(desired, OLD, {"gpu-003": 8, "gpu-004": 8})
+    why = reason(ReasonCode.RANK_FAILED, node="gpu-003", exitCode=1)
+    stopped = replace(
+        old, state=JobState.STOPPING, phase=Phase.STOP, cause=Cause.RANK_FAILED, failures=1, deadline=NOW, since=NOW,
+        reason=why,
+    )  # fmt: skip
+    observed = said(ready(desired, old), "gpu-003", OLD, 1, AttemptState.EXITED, 1)
+    previous = allocation(desired, old)
+    return Pair(desired=desired, observed=observed, previous=previous, next=following(previous, stopped))
+
+
 @pytest.mark.parametrize(
-    "pair", [a_start, an_eviction, a_handover, a_run, a_move, a_shrink], ids=lambda pair: pair.__name__
+    "pair", [a_start, an_eviction, a_handover, a_run, a_move, a_shrink, a_failure], ids=lambda pair: pair.__name__
 )
 def test_a_right_decision_is_accepted(pair: Callable[[], Pair]) -> None:
     assert pair().judged() == []
@@ -483,6 +497,12 @@ WRONG: tuple[Case, ...] = (
     ("shrinks for an equal", a_shrink, lambda p: p.asked(LOW, priority_class=job(LOW, priority="high").priority_class)
      .declared(lambda d: replace(d, classes={**d.classes, ClassName("high"): priority("high", 1000)})), Breach.NO_RIGHT_TO_EVICT),
     ("shrinks into another place", a_shrink, lambda p: instead(p, {"gpu-003": 8}), Breach.WRONG_SIZE),
+    ("a failure nobody saw", a_failure, lambda p: p.said("gpu-003", OLD, 1, AttemptState.EXITED),
+     Breach.WRONG_COUNT),
+    ("a failure not counted", a_failure, lambda p: p.then(OLD, failures=0), Breach.WRONG_COUNT),
+    ("a failure counted as a loss", a_failure, lambda p: p.then(OLD, failures=0, node_losses=1), Breach.WRONG_COUNT),
+    ("a failure counted twice", a_failure, lambda p: p.then(OLD, failures=2), Breach.WRONG_COUNT),
+    ("back-off cut short", a_start, lambda p: p.was(NEW, retry_at=Instant(NOW + 1)), Breach.BACK_OFF_CUT),
     ("victim starts first", a_handover,
      lambda p: p.then(HIGH, **fields(p.previous.jobs[HIGH])).then(
          LOW, **fields(starting(p.next.jobs[LOW], placement(p.desired, {"gpu-003": 8}), attempt=2))), Breach.VICTIM_FIRST),

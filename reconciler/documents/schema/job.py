@@ -161,7 +161,7 @@ class Restart(Strict):
     on_failure: Times = 3
     """New attempts after a rank failed."""
     backoff: Duration = 60 * 10**9
-    """Wait before the first of them; it doubles each time."""
+    """Wait before the first of them; it doubles each time. Its GPUs are kept for it while that is up to 2m."""
     on_node_loss: Times = -1
     """New attempts after a node was lost."""
     exclude_failed_nodes: Literal[True] = True

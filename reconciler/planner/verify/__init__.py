@@ -28,7 +28,7 @@ from reconciler.planner.verify.between import neighbours, overlaps
 from reconciler.planner.verify.case import Breach, Case, Violation, new_places
 from reconciler.planner.verify.displaced import displaced
 from reconciler.planner.verify.holds import broken_holds, holds
-from reconciler.planner.verify.lifetime import census, life, release, stop_cause, succession
+from reconciler.planner.verify.lifetime import back_off, blame, census, life, release, stop_cause, succession
 from reconciler.planner.verify.places import admission, eligible, gang, levels
 from reconciler.planner.verify.quotas import borrows_soon, within_quota
 from reconciler.planner.verify.victims import victim
@@ -50,7 +50,7 @@ def violations(
     for before, after in case.changed:
         found += release(case, before, after)
         if after is not None:
-            for rule in (life, stop_cause, victim, displaced):
+            for rule in (life, stop_cause, blame, back_off, victim, displaced):
                 found += rule(case, before, after)
     # 3. Each new place is wanted, whole, fit and inside its levels.
     for before, after in case.started:

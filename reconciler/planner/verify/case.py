@@ -47,6 +47,8 @@ class Breach(StrEnum):
     WRONG_ATTEMPT = "WrongAttempt"
     WRONG_FENCE = "WrongFence"  # an attempt keeps the fence and the grace that its shims were started with
     STOPPED_WITHOUT_CAUSE = "StoppedWithoutCause"
+    WRONG_COUNT = "WrongCount"  # failures and node losses, which use up the restarts, do not follow from what was seen
+    BACK_OFF_CUT = "BackOffCut"  # begins again before its back-off is over
     NOT_RELEASED = "NotReleased"  # GPUs taken from an attempt that was not seen gone
     MOVED_WHILE_HOLDING = "MovedWhileHolding"
     # a new place

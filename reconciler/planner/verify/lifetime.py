@@ -11,7 +11,7 @@ from typing import Final
 from reconciler.model.allocation import JobRecord, Tombstone
 from reconciler.model.job import Fence, Job
 from reconciler.model.lifecycle import MOVES, Cause, JobState, Phase
-from reconciler.model.observed import AttemptState, NodeCondition
+from reconciler.model.observed import AttemptReport, AttemptState, NodeCondition
 from reconciler.model.units import NodeName
 from reconciler.planner.verify.case import FINAL, RUNS, Breach, Case, Violation, held_by
 
@@ -160,6 +160,47 @@ def stop_cause(case: Case, before: JobRecord | None, after: JobRecord) -> Iterat
     proof = _PROOFS.get(after.cause) if after.cause else _no_proof
     if proof is not None and not proof(case, case.desired.jobs.get(after.job), after):
         yield Violation(code=Breach.STOPPED_WITHOUT_CAUSE, job=after.job, detail=after.cause or "")
+
+
+def blame(case: Case, before: JobRecord | None, after: JobRecord) -> Iterator[Violation]:
+    """A failure is counted for a rank that ended badly, a loss for a node that went; a loss may explain a failure."""
+    if before is None or before.digest != after.digest:
+        return
+    counted = (after.failures - before.failures, after.node_losses - before.node_losses)
+    told = before.state is JobState.STOPPING or after.state is not JobState.STOPPING
+    if counted == (0, 0) and (told or after.cause is not Cause.RANK_FAILED):
+        return
+    allowed, said = set[tuple[int, int]](), list(_receipts(case, before))
+    if any(report.state is AttemptState.EXITED and report.exit_code for report in said):
+        allowed.add((1, 0))
+    if _went(case, before) or any(report.state in (AttemptState.GONE, AttemptState.REFUSED) for report in said):
+        allowed.add((0, 1))
+        if before.cause is Cause.RANK_FAILED and before.failures:
+            allowed = {(-1, 1)}
+    if counted not in allowed:
+        detail = f"{counted[0]:+d} failures, {counted[1]:+d} node losses"
+        yield Violation(code=Breach.WRONG_COUNT, job=after.job, detail=detail)
+
+
+def _receipts(case: Case, record: JobRecord) -> Iterator[AttemptReport]:
+    for node in held_by(record):
+        seen = case.observed.nodes.get(node)
+        said = seen.attempt(record.job, record.attempt) if seen is not None else None
+        if said is not None:
+            yield said
+
+
+def _went(case: Case, record: JobRecord) -> bool:
+    seen = (case.observed.nodes.get(node) for node in held_by(record))
+    return any(node is not None and node.condition is NodeCondition.LOST for node in seen)
+
+
+def back_off(case: Case, before: JobRecord | None, after: JobRecord) -> Iterator[Violation]:
+    """Nobody begins again before the instant its record named."""
+    if before is None or before.retry_at is None or before.digest != after.digest or case.now >= before.retry_at:
+        return
+    if after.state in (JobState.STARTING, JobState.PROMISED):
+        yield Violation(code=Breach.BACK_OFF_CUT, job=after.job, detail=f"until {before.retry_at}")
 
 
 def _no_proof(_case: Case, _job: Job | None, _after: JobRecord) -> bool:
