@@ -160,7 +160,7 @@ def _explain_node(generation: Generation, desired: Desired, name: str) -> tuple[
     if node is None:
         raise NotFound(f"the inventory has no node {name}", code="UnknownNode", remedy="gangops get nodes")
     told = node_explained(desired, generation.observed, generation.allocation, node, now())
-    page = node_page(node, told.seen, told.drifts, told.holders, told.bookings, told.windows, now())
+    page = node_page(node, told.seen, told.outages, told.holders, told.bookings, told.windows, now())
     return page, "NodeExplanation", told.content()
 
 

@@ -1,7 +1,7 @@
 """Which GPUs may be given out? Declared, seen healthy, open for new work, and bound to nobody.
 
 `Supply` is one decision's view: an engine for each GPU type, what every node may still offer, and for each node that
-offers less than declared the reason (drift). It knows masks, no jobs: who gets what is for `placement`,
+offers less than declared the reason (outage). It knows masks, no jobs: who gets what is for `placement`,
 `preemption` and `decide`.
 """
 
@@ -24,7 +24,7 @@ Masks = Mapping[NodeName, int]
 """GPU bit masks by node."""
 
 
-class DriftCode(StrEnum):
+class OutageCode(StrEnum):
     """Why a node offers less than it was declared with. The first that applies is named."""
 
     DEAD = "Dead"
@@ -41,11 +41,14 @@ class DriftCode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
-    """A difference between declared and usable: how many GPUs, and in a word more (an owner, a hook's reason)."""
+class Outage:
+    """GPUs that a node was declared with and does not offer: how many, and in a word more (an owner, a hook's reason).
+
+    How a machine differs in detail from what was declared of it is `topology.drift`.
+    """
 
     node: NodeName
-    code: DriftCode
+    code: OutageCode
     gpus: Gpus
     detail: str = ""
 
@@ -58,7 +61,7 @@ class Supply:
     """
 
     __slots__ = (
-        "claimed", "cpus", "drift", "engines", "ground", "held", "memory", "promised", "reduced", "usable",
+        "claimed", "cpus", "outages", "engines", "ground", "held", "memory", "promised", "reduced", "usable",
     )  # fmt: skip
 
     def __init__(self, ground: Ground, observed: Observed, live: Mapping[JobKey, int], held: Iterable[Masks],
@@ -70,7 +73,7 @@ class Supply:
         self.cpus, self.memory = [0] * size, [0] * size
         self.reduced: list[int] = []
         self.engines = {kind: ground.engine(kind) for kind in ground.types}
-        self.drift = tuple(self._observe(observed, live))
+        self.outages = tuple(self._observe(observed, live))
         index_of = ground.tree.index_of
         for target, masks in ((self.held, held), (self.promised, promised)):
             for gang in masks:
@@ -79,21 +82,21 @@ class Supply:
                         target[index_of[node]] |= mask
         self._bind_all()
 
-    def _observe(self, observed: Observed, live: Mapping[JobKey, int]) -> Iterator[Drift]:
+    def _observe(self, observed: Observed, live: Mapping[JobKey, int]) -> Iterator[Outage]:
         for index, node in enumerate(self.ground.nodes):
             seen = observed.nodes.get(node.name)
             code, detail = _closed_because(node, seen, live)
             whole = node.shape.all_gpus
             if code is not None or seen is None:
                 self.reduced.append(index)
-                yield Drift(node=node.name, code=code or DriftCode.NOT_OBSERVED, gpus=Gpus(whole.bit_count()),
+                yield Outage(node=node.name, code=code or OutageCode.NOT_OBSERVED, gpus=Gpus(whole.bit_count()),
                             detail=detail)  # fmt: skip
                 continue
             health = _health_of(seen.gpus)
             usable = self.usable[index] = whole & health.good & ~node.failed
             if usable != whole:
                 self.reduced.append(index)
-                yield from _gpu_drift(node, usable, health)
+                yield from _gpu_outages(node, usable, health)
 
     def _bind_all(self) -> None:
         """Take from the engines all that is not on offer, once a node."""
@@ -238,34 +241,34 @@ class Supply:
                     yield index, free
 
 
-def drift_of(ground: Ground, observed: Observed, allocated: Allocation) -> tuple[Drift, ...]:
-    """Every difference between what is declared and what is usable, by node; for people, not for decisions."""
+def outages_of(ground: Ground, observed: Observed, allocated: Allocation) -> tuple[Outage, ...]:
+    """Every outage, by node; for people, not for decisions."""
     live = {r.job: r.attempt for r in allocated.jobs.values() if r.state.holds_gpus}
-    return Supply(ground, observed, live, (), ()).drift
+    return Supply(ground, observed, live, (), ()).outages
 
 
 def _closed_because(
     node: Node, seen: NodeObservation | None, live: Mapping[JobKey, int]
-) -> tuple[DriftCode | None, str]:
+) -> tuple[OutageCode | None, str]:
     """The first reason why a node takes no new work at all, None when it does."""
     if node.dead:
-        return DriftCode.DEAD, ""
+        return OutageCode.DEAD, ""
     if seen is None:
-        return DriftCode.NOT_OBSERVED, ""
+        return OutageCode.NOT_OBSERVED, ""
     if seen.condition is NodeCondition.LOST:
-        return DriftCode.LOST, ""
+        return OutageCode.LOST, ""
     if seen.condition is NodeCondition.UNREACHABLE:
-        return DriftCode.UNREACHABLE, ""
+        return OutageCode.UNREACHABLE, ""
     if node.cordoned:
-        return DriftCode.CORDONED, node.cordoned
+        return OutageCode.CORDONED, node.cordoned
     if seen.unhealthy:
-        return DriftCode.UNHEALTHY, seen.unhealthy
+        return OutageCode.UNHEALTHY, seen.unhealthy
     if seen.gpu_type and not node.shape.goes_by(seen.gpu_type):
-        return DriftCode.TYPE_DIFFERS, seen.gpu_type
+        return OutageCode.TYPE_DIFFERS, seen.gpu_type
     for report in seen.attempts:
         # Processes of an attempt that nobody holds any more: their GPUs are not free, whatever the record says.
         if not report.state.released and live.get(report.job) != report.attempt:
-            return DriftCode.STRAY_ATTEMPT, f"{report.job} attempt {report.attempt}"
+            return OutageCode.STRAY_ATTEMPT, f"{report.job} attempt {report.attempt}"
     return None, ""
 
 
@@ -294,15 +297,15 @@ def _read_health(gpus: tuple[GpuReport, ...]) -> _Health:
 _health_of: Final = Memo(_read_health)
 
 
-def _gpu_drift(node: Node, usable: int, health: _Health) -> Iterator[Drift]:
+def _gpu_outages(node: Node, usable: int, health: _Health) -> Iterator[Outage]:
     """One row for each kind of GPU that is not usable on a node that is."""
     whole, foreign, owner = node.shape.all_gpus, health.foreign & ~node.failed, health.owner
     missing = whole & ~health.present & ~node.failed
     broken = whole & ~usable & ~missing & ~foreign
     for code, mask, detail in (
-        (DriftCode.GPU_FAILED, broken, health.fault),
-        (DriftCode.GPU_MISSING, missing, ""),
-        (DriftCode.FOREIGN_PROCESS, foreign & whole, owner),
+        (OutageCode.GPU_FAILED, broken, health.fault),
+        (OutageCode.GPU_MISSING, missing, ""),
+        (OutageCode.FOREIGN_PROCESS, foreign & whole, owner),
     ):
         if mask:
-            yield Drift(node=node.name, code=code, gpus=Gpus(mask.bit_count()), detail=detail)
+            yield Outage(node=node.name, code=code, gpus=Gpus(mask.bit_count()), detail=detail)

@@ -386,8 +386,8 @@ def _node_state(draft: Draft, kind: GpuType) -> Reason:
     """How many GPUs are out, by state."""
     types = {node.name: node.shape.gpu_type for node in draft.ground.nodes}
     counts: dict[str, int] = {}
-    for drift in draft.supply.drift:
-        if types[drift.node] == kind:
-            counts[drift.code] = counts.get(drift.code, 0) + drift.gpus
+    for outage in draft.supply.outages:
+        if types[outage.node] == kind:
+            counts[outage.code] = counts.get(outage.code, 0) + outage.gpus
     states = ", ".join(f"{counts[code]} {code}" for code in sorted(counts))
     return reason(ReasonCode.NODE_STATE, excluded=sum(counts.values()), states=states)

@@ -18,7 +18,7 @@ from reconciler.model.observed import NodeObservation
 from reconciler.model.queue import Queue
 from reconciler.model.reasons import SENTENCES, Reason, ReasonCode, sentence
 from reconciler.model.units import GpuType, Instant, JobKey, Nanoseconds
-from reconciler.planner.capacity import Drift
+from reconciler.planner.capacity import Outage
 from reconciler.planner.counterfactual import Change, Counterfactual
 from reconciler.planner.forecast import Forecast
 from reconciler.render.names import one_line, span, when
@@ -87,7 +87,7 @@ def _price(offer: Counterfactual) -> str:
 
 
 def node_page(
-    node: Node, seen: NodeObservation | None, drifts: Sequence[Drift], holders: Mapping[JobKey, int],
+    node: Node, seen: NodeObservation | None, outages: Sequence[Outage], holders: Mapping[JobKey, int],
     bookings: Sequence[tuple[JobKey, str]], windows: Sequence[Window], now: Instant,
 ) -> str:  # fmt: skip
     """Why a node takes work or not: its state, what is missing, who is on it and who is to come.
@@ -95,11 +95,11 @@ def node_page(
     `bookings`: who waits for its GPUs, and how.
     """
     used = sum(mask.bit_count() for mask in holders.values())
-    whole, out = len(node.shape.gpus), sum(drift.gpus for drift in drifts)
+    whole, out = len(node.shape.gpus), sum(outage.gpus for outage in outages)
     idle = max(0, whole - used - out)
     state = seen.condition if seen is not None else "NotObserved"
     lines = [f"{node.name} in {'/'.join(node.path)}: {state}. {used} of {whole} GPUs held, {out} out, {idle} idle."]
-    rows = [("Out", f"{d.gpus} GPUs: {d.code}{f' ({one_line(d.detail)})' if d.detail else ''}") for d in drifts]
+    rows = [("Out", f"{d.gpus} GPUs: {d.code}{f' ({one_line(d.detail)})' if d.detail else ''}") for d in outages]
     rows += [("Runs", f"{job} on {mask.bit_count()} GPUs") for job, mask in sorted(holders.items())]
     rows += [("Waits", f"{job} ({how})") for job, how in bookings]
     for window in windows:

@@ -16,7 +16,7 @@ from reconciler.model.queue import Queue
 from reconciler.model.reasons import Reason
 from reconciler.model.units import GpuType, Instant, JobKey
 from reconciler.planner.admit import Sweep
-from reconciler.planner.capacity import Drift, drift_of
+from reconciler.planner.capacity import Outage, outages_of
 from reconciler.planner.counterfactual import Counterfactual, counterfactuals
 from reconciler.planner.draft import Draft
 from reconciler.planner.explain import blockers_of
@@ -70,7 +70,7 @@ class NodeExplained:
     """What is on a node, what of it is out, and who waits for its GPUs and how."""
 
     seen: NodeObservation | None
-    drifts: tuple[Drift, ...]
+    outages: tuple[Outage, ...]
     holders: Mapping[JobKey, int]
     bookings: tuple[tuple[JobKey, str], ...]
     windows: tuple[Window, ...]
@@ -79,7 +79,7 @@ class NodeExplained:
         """As trees."""
         return {
             "condition": str(self.seen.condition) if self.seen is not None else "NotObserved",
-            "out": [{"code": str(d.code), "gpus": d.gpus, "detail": d.detail} for d in self.drifts],
+            "out": [{"code": str(d.code), "gpus": d.gpus, "detail": d.detail} for d in self.outages],
             "holders": {job: mask.bit_count() for job, mask in sorted(self.holders.items())},
             "waiting": [{"job": job, "how": how} for job, how in self.bookings],
             "windows": [tree_of(window) for window in self.windows],
@@ -101,7 +101,7 @@ def node_explained(
             bookings.append((booking.owner, how))
     return NodeExplained(
         seen=observed.nodes.get(node.name), holders=allocated.holders().get(node.name, {}), bookings=tuple(bookings),
-        drifts=tuple(d for d in drift_of(draft.ground, observed, allocated) if d.node == node.name),
+        outages=tuple(d for d in outages_of(draft.ground, observed, allocated) if d.node == node.name),
         windows=tuple(w for w in desired.windows if w.node == node.name and w.ends > now),
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from reconciler.model.job import Fence
 from reconciler.model.lifecycle import Cause, JobState
 from reconciler.model.observed import AttemptReport, AttemptState, GpuReport, NodeCondition
 from reconciler.model.units import HOUR, SECOND, Gpus, GpuType, Instant, JobKey, QueueName
-from reconciler.planner.capacity import DriftCode, Supply
+from reconciler.planner.capacity import OutageCode, Supply
 from reconciler.planner.decide import decide
 from reconciler.planner.ground import ground_of
 from reconciler.planner.order import pass_order
@@ -161,24 +161,24 @@ def test_a_node_that_refuses_is_avoided_until_it_alone_is_left() -> None:
 @pytest.mark.parametrize(
     ("facts", "code", "left"),
     [
-        ({"condition": NodeCondition.UNREACHABLE}, DriftCode.UNREACHABLE, 0),
-        ({"condition": NodeCondition.LOST}, DriftCode.LOST, 0),
-        ({"unhealthy": "ecc"}, DriftCode.UNHEALTHY, 0),
-        ({"gpu_type": "A100"}, DriftCode.TYPE_DIFFERS, 0),
-        ({"gpus": ()}, DriftCode.GPU_MISSING, 0),
-        ({"gpus": tuple(GpuReport(index=i, uuid=str(i), healthy=i > 1) for i in range(8))}, DriftCode.GPU_FAILED, 6),
+        ({"condition": NodeCondition.UNREACHABLE}, OutageCode.UNREACHABLE, 0),
+        ({"condition": NodeCondition.LOST}, OutageCode.LOST, 0),
+        ({"unhealthy": "ecc"}, OutageCode.UNHEALTHY, 0),
+        ({"gpu_type": "A100"}, OutageCode.TYPE_DIFFERS, 0),
+        ({"gpus": ()}, OutageCode.GPU_MISSING, 0),
+        ({"gpus": tuple(GpuReport(index=i, uuid=str(i), healthy=i > 1) for i in range(8))}, OutageCode.GPU_FAILED, 6),
         ({"gpus": tuple(GpuReport(index=i, uuid=str(i), foreign="root:x" if i == 3 else "") for i in range(8))},
-         DriftCode.FOREIGN_PROCESS, 7),
+         OutageCode.FOREIGN_PROCESS, 7),
         ({"attempts": (AttemptReport(job=JobKey("q/old"), attempt=4, state=AttemptState.RUNNING, at=START),)},
-         DriftCode.STRAY_ATTEMPT, 0),
+         OutageCode.STRAY_ATTEMPT, 0),
     ],
 )  # fmt: skip
 def test_capacity_is_what_is_declared_and_seen_and_the_difference_has_a_reason(
-    facts: dict[str, object], code: DriftCode, left: int
+    facts: dict[str, object], code: OutageCode, left: int
 ) -> None:
     desired = world()
     supply = Supply(ground_of(desired.inventory), saw(ready(desired), "gpu-002", **facts), {}, (), ())
-    assert [(drift.node, drift.code, drift.gpus) for drift in supply.drift] == [("gpu-002", code, 8 - left)]
+    assert [(outage.node, outage.code, outage.gpus) for outage in supply.outages] == [("gpu-002", code, 8 - left)]
     assert supply.engines[GpuType("H100")].free_gpus() == 24 + left
 
 

@@ -15,7 +15,7 @@ from reconciler.model.observed import NodeCondition
 from reconciler.model.queue import Scheduling
 from reconciler.model.reasons import Reason, ReasonCode, reason
 from reconciler.model.units import HOUR, SECOND, GpuType, Instant, JobKey, Nanoseconds
-from reconciler.planner.capacity import DriftCode, drift_of
+from reconciler.planner.capacity import OutageCode, outages_of
 from reconciler.planner.decide import decide
 from reconciler.planner.explain import blockers_of
 from reconciler.planner.ground import ground_of
@@ -190,6 +190,6 @@ def test_all_blockers_are_listed_live_and_the_binding_one_is_first() -> None:
     found = blockers_of(desired, observed, made, KEY, Instant(START + HOUR))
     assert [one.code for one in found] == [ReasonCode.NODE_STATE, ReasonCode.CAPACITY]
     assert made.jobs[KEY].reason == found[0]
-    assert [(d.node, d.code) for d in drift_of(ground_of(desired.inventory), observed, made)] == [
-        ("gpu-004", DriftCode.CORDONED)
+    assert [(d.node, d.code) for d in outages_of(ground_of(desired.inventory), observed, made)] == [
+        ("gpu-004", OutageCode.CORDONED)
     ]

@@ -201,8 +201,8 @@ def drift_lines(nodes: Nodes, known: Nodes | None) -> Iterator[Finding]:
 
     `known`: the base; what is the same there is not new.
     """
-    old = {(d.node, d.code) for d in known.supply.drift} if known is not None else set()
-    for drift in nodes.supply.drift:
+    old = {(d.node, d.code) for d in known.supply.outages} if known is not None else set()
+    for drift in nodes.supply.outages:
         if drift.code.value not in _DECLARED_CALM:
             detail = f"{drift.gpus} GPU{'s' if drift.gpus != 1 else ''} not usable"
             yield Finding(
