@@ -16,7 +16,7 @@ from reconciler.documents.loader import STATE_LIMITS, Tree, bulk, load
 from reconciler.documents.places import PLACEMENT_FORM
 from reconciler.documents.values import Codec, Form
 from reconciler.errors import StoreError
-from reconciler.model.allocation import Allocation, JobRecord, Metrics, Placement, Tombstone, Usage
+from reconciler.model.allocation import Allocation, JobRecord, Metrics, Placement, RunLengths, Tombstone, Usage
 from reconciler.model.inventory import Inventory
 from reconciler.model.observed import JobObservation, NodeObservation, Observed, Provenance
 from reconciler.model.reasons import Number, Reason, ReasonCode, sentence
@@ -57,6 +57,7 @@ class Summary:
     usage: tuple[Usage, ...] = ()
     usage_as_of: Instant = Instant(0)
     moved: tuple[Instant, ...] = ()
+    run_lengths: tuple[RunLengths, ...] = ()
 
 
 def job_path(job: JobKey) -> str:
@@ -146,6 +147,7 @@ def read_allocation(files: Files, summary: Summary | None = None) -> Allocation:
         usage=summary.usage,
         usage_as_of=summary.usage_as_of,
         moved=summary.moved,
+        run_lengths=summary.run_lengths,
     )
 
 

@@ -195,10 +195,19 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunLengths:
+    """How many attempts of a queue ended in the first, second ... sixteenth of their time limit (rule book §11)."""
+
+    queue: QueueName
+    sixteenths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """The whole of a generation. `jobs` in code point order of their keys, `usage` by queue and type.
 
-    `moved` are the instants of moves within the last hour that were to make room for nobody in particular.
+    `moved` are the instants of moves within the last hour that were to make room for nobody in particular;
+    `run_lengths`, by queue, serve forecasts and no decision.
     """
 
     generation: int
@@ -212,6 +221,7 @@ class Allocation:
     usage: tuple[Usage, ...] = ()
     usage_as_of: Instant = Instant(0)
     moved: tuple[Instant, ...] = ()
+    run_lengths: tuple[RunLengths, ...] = ()
 
     def holders(self) -> dict[NodeName, dict[JobKey, int]]:
         """GPU masks by node and job, of every job that holds GPUs."""

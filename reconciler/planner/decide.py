@@ -24,6 +24,7 @@ from reconciler.planner.draft import Draft
 from reconciler.planner.ground import ground_of
 from reconciler.planner.grow import grow
 from reconciler.planner.improve import improve
+from reconciler.planner.lengths import lengths_after
 from reconciler.planner.line import line_of
 from reconciler.planner.metrics import metrics_of
 from reconciler.planner.promise import keep_promises
@@ -101,5 +102,6 @@ def _conclude(
         usage=usage_after(accounts, draft.quotas, draft.desired, jobs, lambda record: draft.parts(draft.masks(record))),
         usage_as_of=as_of,
         moved=moved,
+        run_lengths=lengths_after(previous.run_lengths, changes, previous.jobs, jobs, draft.desired, draft.now),
     )
     return Decision(allocation=following, changes=changes)

@@ -52,6 +52,8 @@ def explanation_page(
     if expected is not None:
         why = "as it is, by a reservation" if expected.reserved else "as it is, if all run to their limits"
         starts.append((f"at {when(expected.at)}", why))
+        if expected.p90 is not None:
+            starts.append((f"at {when(expected.p90)}", "as it is, if none runs longer than 9 in 10 did"))
     if starts:
         column = max(len(row[0]) for row in starts)
         lines += ["", "It would start", *(f"  {at:<{column}}  {how}" for at, how in starts)]

@@ -48,7 +48,11 @@ class JobExplained:
             for offer in self.offers
         ]  # fmt: skip
         if self.expected is not None:
-            found["forecast"] = {"at": print_instant(self.expected.at), "reserved": self.expected.reserved}
+            p90 = self.expected.p90
+            found["forecast"] = {
+                "at": print_instant(self.expected.at), "reserved": self.expected.reserved,
+                **({"p90": print_instant(p90)} if p90 is not None else {}),
+            }  # fmt: skip
         return found
 
 

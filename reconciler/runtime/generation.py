@@ -222,6 +222,7 @@ def next_generation(inputs: Inputs) -> NextGeneration:
         usage=allocation.usage,
         usage_as_of=allocation.usage_as_of,
         moved=allocation.moved,
+        run_lengths=allocation.run_lengths,
     )
     changes[SUMMARY] = summary_bytes(summary)
     return NextGeneration(

@@ -6,7 +6,7 @@ is the committed one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from reconciler.model.decision import DECISION_VERSION
 from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import Instant, JobKey
-from reconciler.planner.forecast import forecast
+from reconciler.planner.forecast import Forecast, forecast
 from reconciler.render.plan import Basis, Plan, Side, plan_of, refused_plan
 from reconciler.render.plan.build import Told
 from reconciler.render.plan.model import Removal
@@ -28,8 +28,7 @@ from reconciler.runtime.known_states import known_generation
 from reconciler.runtime.reading import DesiredReader, ReadDesired
 from reconciler.store.objects import resolve
 
-Starts = dict[JobKey, Instant]
-Forecaster = Callable[[Desired, Generation, Allocation, Instant, frozenset[JobKey]], Starts]
+Starts = dict[JobKey, Forecast]
 
 _WATCHED = 40
 """Waiting jobs whose start is forecast, beside those of the change itself."""
@@ -104,7 +103,7 @@ class Preview:
         basis = self._basis(now, following.inputs.desired.cluster, following.digest)
         watched = self._watched((before, without), (self._head.desired, after))
         sides = [
-            Side(desired=desired, allocation=found, starts=starts_of(desired, self._current, found, now, watched))
+            _side(desired, found, starts_of(desired, self._current, found, now, watched))
             for desired, found in ((before, without), (following.inputs.desired, after))
         ]
         return plan_of(basis, sides[0], sides[1], following.inputs.observed, told)
@@ -196,6 +195,12 @@ class Preview:
         return frozenset((*own[:_WATCHED], *moved[:_WATCHED], *(r.job for r in oldest[:_WATCHED])))
 
 
+def _side(desired: Desired, allocation: Allocation, starts: Starts) -> Side:
+    latest = {key: one.at for key, one in starts.items()}
+    likely = {key: one.p90 for key, one in starts.items() if one.p90 is not None}
+    return Side(desired=desired, allocation=allocation, starts=latest, likely=likely)
+
+
 def starts_of(
     desired: Desired, current: Generation, allocation: Allocation, now: Instant, watched: frozenset[JobKey]
 ) -> Starts:
@@ -205,7 +210,7 @@ def starts_of(
     waiting = sum(record.state in (JobState.PENDING, JobState.HELD) for record in allocation.jobs.values())
     instants = max(1, min(_INSTANTS, _LOOKS // max(1, waiting)))
     found = forecast(desired, current.observed, replace(allocation, decided_at=now), now, watched, instants=instants)
-    return {key: one.at for key, one in found.items() if key in watched}
+    return {key: one for key, one in found.items() if key in watched}
 
 
 def _sources(read: ReadDesired | None, edited: tuple[str, ...]) -> dict[JobKey, tuple[str, int]]:

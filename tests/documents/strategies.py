@@ -17,6 +17,7 @@ from reconciler.model.allocation import (
     Placement,
     Promise,
     RankPlace,
+    RunLengths,
     Tombstone,
     Usage,
 )
@@ -189,6 +190,9 @@ summaries = st.builds(
     ).map(tuple),
     usage_as_of=instants,
     moved=st.lists(instants, max_size=3).map(tuple),
+    run_lengths=st.lists(
+        st.builds(RunLengths, queue=queues, sixteenths=st.lists(small, max_size=16).map(tuple)), max_size=2
+    ).map(tuple),
 )
 
 
@@ -210,6 +214,7 @@ def allocations(draw: st.DrawFn, summary: Summary | None = None) -> Allocation:
         usage=said.usage,
         usage_as_of=said.usage_as_of,
         moved=said.moved,
+        run_lengths=said.run_lengths,
     )
 
 

@@ -527,7 +527,9 @@ def test_a_stop_never_turns_back() -> None:
 
 
 def test_every_breach_has_a_case() -> None:
-    elsewhere = {Breach.WRONG_USAGE, Breach.HOLD_BROKEN, Breach.HOLD_UNFOUNDED}  # in test_usage and test_hold
+    elsewhere = {  # in test_usage, test_lengths and test_hold
+        Breach.WRONG_USAGE, Breach.WRONG_RUN_LENGTHS, Breach.HOLD_BROKEN, Breach.HOLD_UNFOUNDED,
+    }  # fmt: skip
     assert {case[3] for case in WRONG} == set(Breach) - elsewhere
 
 

@@ -14,7 +14,7 @@ from reconciler.model.allocation import JobRecord
 from reconciler.model.lifecycle import Cause, JobState, Phase
 from reconciler.model.observed import JobObservation, Observed
 from reconciler.model.reasons import ReasonCode, reason
-from reconciler.model.units import MINUTE, SECOND, ClassName, Digest, Gpus, GpuSeconds, Instant, JobKey
+from reconciler.model.units import HOUR, MINUTE, SECOND, ClassName, Digest, Gpus, GpuSeconds, Instant, JobKey
 from reconciler.render.plan import Basis, Plan, Row, Side, Step, plan_markdown, plan_of, plan_text
 from reconciler.render.plan.build import Told
 from reconciler.render.plan.edits import edits_of
@@ -24,6 +24,7 @@ from reconciler.render.plan.model import Edit, Finding, Slip
 from reconciler.render.plan.page import plan_page
 from reconciler.render.plan.steps import step_of
 from reconciler.render.plan.text import plain
+from reconciler.render.plan.words import timing
 from tests.planner.worlds import START, job, pending, placement
 from tests.render.scene import AFTER, BEFORE, BIG, DESIRED, NOW, OBSERVED, SWEEP, WIDE
 
@@ -244,6 +245,28 @@ def test_a_forecast_that_moves_is_told_and_one_that_hardly_does_is_not() -> None
 
     assert slips(60 * MINUTE, 65 * MINUTE) == ()
     assert [slip.job for slip in slips(60 * MINUTE, 250 * MINUTE)] == [WIDE]
+
+
+def test_a_start_says_at_the_latest_and_where_there_is_history_when_it_is_likely() -> None:
+    latest, likely = Instant(NOW + 100 * MINUTE), Instant(NOW + 70 * MINUTE)
+    waits = Row(
+        step=Step.WAIT, job="vision/dino-l", gpus=32, priority_class="low", reason="Capacity", why="", starts=latest
+    )
+    assert timing(waits, NOW) == "starts 23:53Z (in 1h40m) at the latest"
+    assert timing(replace(waits, likely=likely), NOW) == "starts 23:53Z (in 1h40m) at the latest, likely by 23:23Z"
+    moved = replace(waits, would_start=Instant(NOW + 10 * MINUTE), likely=likely)
+    assert timing(moved, NOW) == "start 22:23Z -> 23:53Z (in 1h40m), likely by 23:23Z"
+
+
+def test_the_likely_start_reaches_the_row_and_its_json() -> None:
+    fresh = replace(AFTER, jobs={**AFTER.jobs, JobKey("nlp/more"): replace(AFTER.jobs[WIDE], job=JobKey("nlp/more"))})
+    likely = Instant(NOW + 70 * MINUTE)
+    head = Side(desired=DESIRED, allocation=fresh, starts={JobKey("nlp/more"): Instant(NOW + HOUR * 4)},
+                likely={JobKey("nlp/more"): likely})  # fmt: skip
+    told = plan_of(BASIS, Side(desired=DESIRED, allocation=BEFORE), head, OBSERVED, Told())
+    (row,) = (row for row in told.rows if row.job == "nlp/more")
+    assert row.likely == likely
+    assert plan_from_json(plan_text_json(told).encode()) == told
 
 
 def test_running_jobs_beside_the_change_are_not_told() -> None:

@@ -10,7 +10,8 @@ from reconciler.errors import NotFound
 from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import NodeCondition
 from reconciler.model.reasons import ReasonCode, reason
-from reconciler.model.units import SECOND, Instant, JobKey, NodeName
+from reconciler.model.units import HOUR, SECOND, Instant, JobKey, NodeName
+from reconciler.planner.forecast import Forecast
 from reconciler.render.explain import explanation_page, reason_code
 from reconciler.render.names import gpu_hours, gpus_of, one_line, places, share, span, when
 from reconciler.render.table import table
@@ -124,6 +125,17 @@ Blocked now by
 
 Decision #8. The same answer again: gangops replay 8"""
     )
+
+
+def test_an_explanation_says_when_it_starts_by_limits_and_by_how_long_such_jobs_ran() -> None:
+    sooner = Forecast(at=Instant(NOW + 2 * HOUR), reserved=True, p90=Instant(NOW + HOUR))
+    lines = explanation_page(AFTER.jobs[WIDE], DESIRED.jobs[WIDE], [NO_RACK], 8, NOW, 80, expected=sooner).splitlines()
+    at = lines.index("It would start")
+    assert lines[at + 1 : at + 3] == [
+        f"  at {when(Instant(NOW + 2 * HOUR))}  as it is, by a reservation",
+        f"  at {when(Instant(NOW + HOUR))}  as it is, if none runs longer than 9 in 10 did",
+    ]
+    assert max(map(len, lines)) <= 80
 
 
 def test_an_explanation_without_blockers_gives_the_recorded_reason() -> None:

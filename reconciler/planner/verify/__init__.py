@@ -12,7 +12,7 @@ holds     who gathers GPUs without having them, and who may use them meanwhile
 victims   who is evicted, by what right, and for what
 displaced who goes on elsewhere or with another size, and for what
 quotas    guarantees, lending, ceilings, and what may only use guarantees
-accounts  what each queue is charged for what it used beyond its guarantee
+accounts  what each queue is charged for what it used beyond its guarantee, and how long its attempts ran
 
 Belongs here: rules checked from scratch. Does not belong here: anything imported from the rest of the planner, or
 whether a better placement or a cheaper victim exists.
@@ -23,7 +23,7 @@ from __future__ import annotations
 from reconciler.model.allocation import Allocation
 from reconciler.model.desired import Desired
 from reconciler.model.observed import Observed
-from reconciler.planner.verify.accounts import accounts
+from reconciler.planner.verify.accounts import accounts, run_lengths
 from reconciler.planner.verify.between import neighbours, overlaps
 from reconciler.planner.verify.case import Breach, Case, Violation, new_places
 from reconciler.planner.verify.displaced import displaced
@@ -61,6 +61,6 @@ def violations(
                 for check in (gang, eligible, levels):
                     found += check(case, sized, place)
     # 4. Together they take nothing twice and pass no ceiling.
-    for together in (overlaps, neighbours, within_quota, borrows_soon, accounts, holds, broken_holds):
+    for together in (overlaps, neighbours, within_quota, borrows_soon, accounts, run_lengths, holds, broken_holds):
         found += together(case)
     return tuple(sorted(dict.fromkeys(found), key=lambda one: (one.job, one.code, one.detail)))

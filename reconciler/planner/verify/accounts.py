@@ -1,7 +1,8 @@
-"""Are the accounts of past use right? Worked out with decimal fractions, where the planner counts in fixed point.
+"""Are the accounts of past use right, and the record of how long attempts ran?
 
 Rule book §4. Accounts move only when a decision is committed, to the whole second; what was used above the guarantee
-halves every half-life.
+halves every half-life. Worked out with decimal fractions, where the planner counts in fixed point. §11: each end is
+counted once, in the sixteenth of its limit.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Iterator
 from decimal import Context, Decimal
 from typing import Final
 
+from reconciler.model.allocation import JobRecord
+from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.units import SECOND, GpuType
-from reconciler.planner.verify.case import Breach, Case, Violation
+from reconciler.planner.verify.case import FINAL, Breach, Case, Violation
 from reconciler.planner.verify.quotas import LOST, TOP, count, tree_of
 
 _EXACT: Final = Context(prec=50)
@@ -45,6 +48,42 @@ def accounts(case: Case) -> Iterator[Violation]:
                 code=Breach.WRONG_USAGE,
                 detail=f"{key[0]}, {key[1]}: {acc} at {rate}, not {due:.0f} at {rates.get(key, 0)}",
             )
+
+
+_COUNTED: Final = 128  # ends of a queue at which its counts are halved
+
+
+def run_lengths(case: Case) -> Iterator[Violation]:
+    """Each incarnation that ended now is counted in its queue, and nothing else is."""
+    old, new = case.previous.run_lengths, case.next.run_lengths
+    due = {str(row.queue): list(row.sixteenths) for row in old}
+    for before, after in case.changed:
+        part = _part_run(case, before, after)
+        if before is None or part is None:
+            continue
+        row = due.setdefault(str(before.queue), [0] * 16)
+        if sum(row) >= _COUNTED:
+            row[:] = [count // 2 for count in row]
+        row[part] += 1
+    queues = case.desired.quotas.queues
+    rows = {queue: row for queue, row in due.items() if not queues or not case.changed or queue in queues}
+    if {str(row.queue): list(row.sixteenths) for row in new} != rows:
+        yield Violation(code=Breach.WRONG_RUN_LENGTHS, detail=f"not {rows}")
+
+
+def _part_run(case: Case, before: JobRecord | None, after: JobRecord | None) -> int | None:
+    """The sixteenth of its limit in which an incarnation ended, if it did and has one."""
+    job = case.desired.jobs.get(after.job) if after is not None else None
+    if before is None or after is None or job is None or len({before.digest, after.digest, job.digest}) > 1:
+        return None
+    limit, ends = case.limit(job), after.state is JobState.FINISHED and after.outcome in FINAL
+    if not ends or not before.state.holds_gpus or not limit:
+        return None
+    if after.outcome is Outcome.TIMED_OUT:
+        return 15
+    end = before.since if before.state is JobState.STOPPING else case.now
+    ran = end - before.started if before.started is not None else 0
+    return sum(16 * ran >= limit * part for part in range(1, 16))
 
 
 def _rates(case: Case) -> dict[tuple[str, GpuType], int]:

@@ -39,6 +39,7 @@ class Breach(StrEnum):
     LEFTOVER_RECORD = "LeftoverRecord"  # a job nobody wants that holds nothing either
     TOMBSTONE_LOST = "TombstoneLost"
     WRONG_USAGE = "WrongUsage"  # the accounts of fair share do not follow
+    WRONG_RUN_LENGTHS = "WrongRunLengths"  # how long attempts ran was not counted as they ended
     # the life of one job
     ILLEGAL_MOVE = "IllegalMove"
     WRONG_PHASE = "WrongPhase"

@@ -44,11 +44,13 @@ _LONGEST = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """What is desired, and what would be decided, on one side of a change. `starts`: forecasts of those who wait."""
+    """What is desired, and what would be decided, on one side of a change. `starts`: forecasts of those who wait, if all
+    run to their limits; `likely`, where it is sooner: if they run no longer than nine in ten did."""
 
     desired: Desired
     allocation: Allocation
     starts: Mapping[JobKey, Instant] = field(default_factory=dict)
+    likely: Mapping[JobKey, Instant] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +196,7 @@ class _Row:
             preemptor=(after.preemptor or "") if after is not None and evicted else "",
             victims=_waits_for(after) if after is not None and self.step in _GETS_A_PLACE else (),
             starts=self._head.starts.get(self.key),
+            likely=self._head.likely.get(self.key),
             would_start=self._base.starts.get(self.key) if before is not None else None,
             file=source,
             line=line,

@@ -98,9 +98,10 @@ def timing(row: Row, at: Instant) -> str:
         return f"start {clock(row.would_start, at)} -> not foreseeable"
     assert row.starts is not None
     after = f"{clock(row.starts, at)} (in {age(row.starts - at)})"
+    likely = f", likely by {clock(row.likely, at)}" if row.likely is not None else ""
     if row.would_start is None or row.would_start // SECOND == row.starts // SECOND:
-        return f"starts {after} at the latest"
-    return f"start {clock(row.would_start, at)} -> {after}"
+        return f"starts {after} at the latest{likely}"
+    return f"start {clock(row.would_start, at)} -> {after}{likely}"
 
 
 def where(row: Row) -> str:
