@@ -92,6 +92,14 @@ class Avoid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spare:
+    """GPUs of one node, as a bit mask, that a gang holds for its repair: no rank is on them, and nothing runs there."""
+
+    node: NodeName
+    mask: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
     """One job in one generation. Numbers in `reason` are as of `since`.
 
@@ -103,7 +111,7 @@ class JobRecord:
     once it runs. `fence` is the one this attempt was started with: its file may say another by now, but the shims on
     a silent node cannot have heard of it. `grace` likewise: how long this attempt may take to save itself, 0 when it
     is stopped without asking. `whole` is, while Repairing, the place it had before nodes of it were lost; `placement`
-    is what is left of it, each rank with its old number.
+    is what is left of it, each rank with its old number. `spares` are held beside the placement, as long as it is.
     """
 
     job: JobKey
@@ -137,6 +145,7 @@ class JobRecord:
     grace: Nanoseconds = Nanoseconds(0)
     whole: Placement | None = None
     hold: Hold | None = None
+    spares: tuple[Spare, ...] = ()
 
     @property
     def resumes(self) -> bool:
@@ -145,7 +154,13 @@ class JobRecord:
 
     @property
     def gpus_held(self) -> int:
+        """GPUs with a rank of it."""
         return len(self.placement.ranks) if self.placement and self.state.holds_gpus else 0
+
+    @property
+    def gpus_bound(self) -> int:
+        """GPUs that nobody else can have because of it: those with a rank, and its spares."""
+        return self.gpus_held + sum(one.mask.bit_count() for one in self.spares) if self.state.holds_gpus else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +243,7 @@ class Allocation:
         found: dict[NodeName, dict[JobKey, int]] = {}
         for record in self.jobs.values():
             if record.placement is not None and record.state.holds_gpus:
-                for node, mask in record.placement.masks.items():
+                for node, mask in (*record.placement.masks.items(), *((s.node, s.mask) for s in record.spares)):
                     found.setdefault(node, {})[record.job] = mask
         return found
 

@@ -27,6 +27,7 @@ from reconciler.planner.promise import waiting_for, waits_for_preemptor
 from reconciler.planner.rights import Standing, borrows_again
 from reconciler.planner.shrink import find_shrinks, shrink
 from reconciler.planner.soon import starts_soon
+from reconciler.planner.spares import take_spares, yield_spares
 from reconciler.topology.tree import NodeMask
 
 MAX_PREEMPTORS: Final = 32  # jobs a round for which victims are searched and found
@@ -41,7 +42,7 @@ class Sweep:
     """One pass over the candidates, and what it has learnt on the way."""
 
     __slots__ = (
-        "_draft", "_first_waiting", "_has_elastic", "_holds", "_hopeless", "_movable", "_never", "_no_free", "_no_releasing", "_open_to", "_preemptors", "_untried", "_unprotected",
+        "_draft", "_first_waiting", "_has_elastic", "_has_spares", "_holds", "_hopeless", "_movable", "_never", "_no_free", "_no_releasing", "_open_to", "_preemptors", "_untried", "_unprotected",
         "bookings", "on_free", "soon", "standing", "started",
     )  # fmt: skip
 
@@ -63,6 +64,7 @@ class Sweep:
         self._holds = Holds(draft, self.bookings)
         self._movable = Movable(draft)
         self.on_free: list[JobKey] = []  # who started on free GPUs, in the order of the pass
+        self._has_spares = any(record.spares for record in draft.records.values())
         self._has_elastic = any(job.elastic is not None for job in draft.desired.jobs.values())
 
     def run(self, candidates: Line) -> list[tuple[JobRecord, Job, explain.Likes]]:
@@ -77,6 +79,8 @@ class Sweep:
             if why is not None:
                 explain.settle_waiting(self._draft, record, why)
             elif ((alike, open_to) not in self._hopeless or record.avoid) and self._start(record, asked, open_to):
+                if asked.spares:
+                    take_spares(self._draft, self._draft.records[record.job], asked, self._is_unbooked)
                 placed = self._draft.records[record.job]
                 self.bookings.placed(placed)
                 self.started.append(record.job)
@@ -132,7 +136,8 @@ class Sweep:
         with self.bookings.lifted(later):
             self._open_to = later
             types = self._unbooked(job, later)
-            if any(way(record, job, kind) for way in (self._on_releasing, self._by_shrinking) for kind in types):
+            ways = (self._on_releasing, self._on_spares, self._by_shrinking)
+            if any(way(record, job, kind) for way in ways for kind in types):
                 return True
         if any(
             self._by_moving(record, job, kind) for kind in types
@@ -140,6 +145,9 @@ class Sweep:
             return True
         with self.bookings.lifted(later):
             return any(self._by_preemption(record, job, kind) for kind in types)
+
+    def _is_unbooked(self, job: Job, kind: GpuType) -> bool:
+        return self.bookings.delayed(job, kind, ()) is None
 
     def _unbooked(self, job: Job, open_to: Openness) -> list[GpuType]:
         """The types of which it takes nobody's booked quota."""
@@ -187,6 +195,16 @@ class Sweep:
         if key is not None:
             self._no_releasing.add(key)
         return False
+
+    def _on_spares(self, record: JobRecord, job: Job, kind: GpuType) -> bool:
+        """GPUs that a gang it could take from holds for its repair."""
+        if not self._has_spares:
+            return False
+        spot = yield_spares(self._draft, record, job, kind, self.standing.claim(job, kind))
+        if spot is not None:
+            self.standing.forget()  # others hold less now
+            self._draft.start(record, job, spot)
+        return spot is not None
 
     def _by_shrinking(self, record: JobRecord, job: Job, kind: GpuType) -> bool:
         """Elastic gangs become smaller."""

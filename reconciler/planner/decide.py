@@ -29,6 +29,7 @@ from reconciler.planner.line import line_of
 from reconciler.planner.metrics import metrics_of
 from reconciler.planner.promise import keep_promises
 from reconciler.planner.repair import repair_broken
+from reconciler.planner.spares import complete_running, complete_starting, drop_unfit
 from reconciler.planner.usage import Accounts, brought_to, usage_after
 from reconciler.planner.veto import NO_VETOES, Attempt, Vetoes, hold_vetoed, undenied
 
@@ -57,14 +58,17 @@ def _attempt(desired: Desired, observed: Observed, previous: Allocation, now: In
     draft = Draft(desired, observed, ground_of(desired.inventory, observed), records, now)
     # 4. Promises come true, stay, or fall.
     keep_promises(draft)
-    # 5. Broken gangs before new work.
+    # 5. Broken gangs before new work; spares for those that start.
+    drop_unfit(draft)
     repair_broken(draft)
+    complete_starting(draft)
     # 6. One pass over the candidates, each by the first way that works.
     sweep = Sweep(draft)
     accounts, as_of = brought_to(previous.usage, previous.usage_as_of, now, desired.scheduling.half_life)
     waiting = sweep.run(line_of(draft, accounts))
     # 7. Elastic gangs grow, gangs that start now lie better, scattered work moves together: nobody waits for these.
     grow(draft)
+    complete_running(draft)
     improve(draft, sweep.on_free)
     tidying, moved = defragment(draft, previous.moved)
     # 8. A reason for everyone who waits.

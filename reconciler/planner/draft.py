@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from reconciler.model.allocation import JobRecord, Placement, Promise
+from reconciler.model.allocation import JobRecord, Placement, Promise, Spare
 from reconciler.model.desired import Desired
 from reconciler.model.job import Job, OnPreempt
 from reconciler.model.lifecycle import Cause, JobState, Phase, check_move
@@ -100,15 +100,16 @@ class Draft:
         """
         if record.state is not JobState.STOPPING or record.deadline is None or self.now < record.deadline:
             return False
-        seen = (self.observed.nodes.get(node) for node in self.masks(record))
+        seen = (self.observed.nodes.get(node) for node in (record.placement.nodes if record.placement else ()))
         return any(node is not None and _clings(node, record) for node in seen)
 
     # --- what is known ---
 
     def masks(self, record: JobRecord) -> Mapping[NodeName, int]:
-        """GPU masks by node that the gang holds; of the place promised to it when it holds none."""
+        """GPU masks by node that the gang holds, spares included; of the place promised to it when it holds none."""
         if record.placement is not None and (record.state.holds_gpus or record.promise is None):
-            return masks_of(record.placement)
+            held = masks_of(record.placement)
+            return {**held, **{one.node: one.mask for one in record.spares}} if record.spares else held
         return promised_masks(record)
 
     def job(self, record: JobRecord) -> Job | None:
@@ -275,9 +276,17 @@ class Draft:
         """A broken gang keeps only this part of what was left of it."""
         kept = replace(self._let_go(record), placement=rest)
         self.put(kept)
-        self.supply.hold(masks_of(rest))
+        self.supply.hold(self.masks(kept))
         self._charge(kept, held=True)
         return kept
+
+    def respare(self, record: JobRecord, spares: tuple[Spare, ...]) -> JobRecord:
+        """The gang holds these spares beside its own GPUs from now on, and no others."""
+        changed = replace(self._let_go(record), spares=spares)
+        self.put(changed)
+        self.supply.hold(self.masks(changed))
+        self._charge(changed, held=True)
+        return changed
 
     def let_go(self, record: JobRecord) -> None:
         """All it holds is free now. For what is only thought: nothing was seen released."""
@@ -332,7 +341,7 @@ class Draft:
         started = replace(
             record, state=JobState.STARTING, phase=Phase.PREPARE, attempt=record.attempt + 1, placement=place,
             first_attempt=record.first_attempt or record.attempt + 1,
-            promise=None, hold=None, whole=None, cause=None, outcome=None, started=None, deadline=None, retry_at=None,
+            promise=None, hold=None, whole=None, spares=(), cause=None, outcome=None, started=None, deadline=None, retry_at=None,
             fence=job.restart.fence,
             grace=grace_of(job), ports=self._free_ports(place, record.attempt + 1, job.run.ports),
             reason=ranks.placed_reason(self.ground, job, place),
@@ -459,7 +468,8 @@ class Draft:
         if self._ports is None:
             self._ports = {}
             for record in self.records.values():
-                for node in self.masks(record) if record.ports and record.state.holds_gpus else ():
+                runs_on = record.placement.nodes if record.placement is not None and record.state.holds_gpus else ()
+                for node in runs_on if record.ports else ():
                     self._ports.setdefault(node, set()).update(record.ports)
         used: set[int] = set()
         for node in place.nodes:
@@ -479,7 +489,7 @@ def beyond(masks: Mapping[NodeName, int], record: JobRecord) -> Mapping[NodeName
     """Of these GPUs those that the gang does not hold already: what a promise adds to a gang that still stops."""
     if record.placement is None or not record.state.holds_gpus:
         return masks
-    held = masks_of(record.placement)
+    held = {**masks_of(record.placement), **{one.node: one.mask for one in record.spares}}
     rest = {node: mask & ~held.get(node, 0) for node, mask in masks.items()}
     return {node: mask for node, mask in rest.items() if mask}
 

@@ -29,7 +29,7 @@ def grow(draft: Draft) -> None:
     candidates = [] if draft.desired.blocked else _below_full_size(draft)
     if not candidates:
         return
-    wanted = _waited_for(draft)
+    wanted = waited_for(draft)
     tries = 0
     for record, job in sorted(candidates, key=lambda one: draft.line(*one)):
         kind = draft.types[record.job]
@@ -57,7 +57,7 @@ def _below_full_size(draft: Draft) -> list[tuple[JobRecord, Job]]:
     return found
 
 
-def _waited_for(draft: Draft) -> set[GpuType]:
+def waited_for(draft: Draft) -> set[GpuType]:
     """Types for which some candidate waits: what is free of them may be what it needs next."""
     found: set[GpuType] = set()
     for record in draft.records.values():

@@ -29,7 +29,8 @@ _Cost = tuple[int, int]
 
 def improve(draft: Draft, started: Sequence[JobKey]) -> None:
     """Exchange places among the gangs that this decision started on free GPUs, as long as it helps."""
-    wide = [key for key in started if len(draft.masks(draft.records[key])) > 1]
+    gangs = [draft.records[key] for key in started]
+    wide = [gang.job for gang in gangs if len(draft.masks(gang)) > 1 and not gang.spares]  # spares lie near them
     steps = 0
     improved = True
     while improved:

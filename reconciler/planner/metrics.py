@@ -20,7 +20,7 @@ def metrics_of(supply: Supply, records: Mapping[JobKey, JobRecord]) -> Metrics:
     held = promised = 0
     for record in records.values():
         counts[record.state] = counts.get(record.state, 0) + 1
-        held += record.gpus_held
+        held += record.gpus_bound
         promised += len(record.promise.placement.ranks) if record.promise is not None else 0
     engines = supply.engines.values()
     idle = sum(engine.free_gpus() for engine in engines)

@@ -78,7 +78,9 @@ class Movable:
 
 def movable(draft: Draft, shields: Shields, record: JobRecord) -> Candidate | None:
     """The gang as one that may be moved: running on one node, with nothing to protect it; else None."""
-    if record.state is not JobState.RUNNING or record.placement is None or len(masks_of(record.placement)) != 1:
+    if record.state is not JobState.RUNNING or record.placement is None or record.spares:
+        return None
+    if len(masks_of(record.placement)) != 1:
         return None
     job = draft.job(record)
     if job is None or record.job not in draft.types or not draft.is_queue(record.queue) or shields.of(record, job).by:

@@ -17,7 +17,6 @@ from reconciler.model.job import Job
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import GpuType, Instant, NodeName, QueueName
 from reconciler.planner.draft import Draft, limit_of, promised_masks
-from reconciler.planner.memo import masks_of
 from reconciler.topology.tree import GpuMask, Level, NodeIndex, bits_of
 from reconciler.topology.units import units_on
 
@@ -74,7 +73,7 @@ class Profile:
         promised = draft.supply.promised
         for record in draft.records.values():
             if record.state.holds_gpus and record.placement is not None:
-                self._add(masks_of(record.placement), end_of(draft, record), promised)
+                self._add(draft.masks(record), end_of(draft, record), promised)
             if record.promise is not None:
                 self._add(promised_masks(record), end_of_promised(draft, record), None)
 
@@ -213,7 +212,7 @@ class QuotaReturns:
             draft, found = self._draft, dict[int, list[tuple[Instant, int]]]()
             for record in draft.records.values():
                 if record.state.holds_gpus and record.state is not JobState.STOPPING:
-                    kind, until, gpus = draft.types.get(record.job), end_of(draft, record), record.gpus_held
+                    kind, until, gpus = draft.types.get(record.job), end_of(draft, record), record.gpus_bound
                 elif record.promise is not None:
                     kind, until = draft.type_at(promised_masks(record)), end_of_promised(draft, record)
                     gpus = len(record.promise.placement.ranks)

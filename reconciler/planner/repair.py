@@ -88,15 +88,20 @@ class _Repair:
             self._give_up()
 
     def _with_replacements(self) -> Placement | None:
-        """All others keep their seats. Nodes it avoids come back one by one, oldest first, if need be."""
-        record, kind = self._record, self._kind
-        parts = lost_parts(self._draft, self._rest, record.whole, self._job.gpus)
-        if parts is None or kind is None or self._outgrows_quota(self._job.gpus - len(self._rest)):
+        """All others keep their seats: lost ranks go on its own spares, else on any free GPUs. Nodes it avoids come back
+        one by one, oldest first, if need be."""
+        record, kind, draft = self._record, self._kind, self._draft
+        parts = lost_parts(draft, self._rest, record.whole, self._job.gpus)
+        if parts is None or kind is None or self._outgrows_quota(self._job.gpus - record.gpus_bound):
             return None
-        for avoided in avoided_nodes(record.avoid, self._draft.ground, self._draft.now):
-            place = completed(self._draft, self._job, kind, self._rest, parts, self._shut | avoided)
-            if place is not None:
-                return place
+        index_of = draft.ground.tree.index_of
+        spare = sum(1 << index_of[one.node] for one in record.spares)
+        with draft.without_parts([(record, {one.node: one.mask for one in record.spares})], kind):
+            for others in (~spare, 0) if spare else (0,):
+                for avoided in avoided_nodes(record.avoid, draft.ground, draft.now):
+                    place = completed(draft, self._job, kind, self._rest, parts, self._shut | avoided | others)
+                    if place is not None:
+                        return place
         return None
 
     def _outgrows_quota(self, more: int) -> bool:

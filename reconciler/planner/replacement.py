@@ -16,6 +16,7 @@ from reconciler.model.allocation import Placement, RankPlace
 from reconciler.model.job import Job
 from reconciler.model.units import GpuType
 from reconciler.planner.draft import Draft
+from reconciler.planner.ground import Ground
 from reconciler.planner.ranks import Seat, gpus_in_order, groups_of, obeys, placement_at, seats_of
 from reconciler.topology.gpus import tightest_gpus
 from reconciler.topology.tree import ROOT, NodeIndex, NodeMask
@@ -137,16 +138,13 @@ class _Search:
                 if free.bit_count() >= count and self._has_resources(node, count):
                     rows.append((free.bit_count(), node, free))
             for _, node, free in sorted(rows):
-                yield node, tightest_gpus(tree.shapes[tree.shape_of[node]], free, count, self._share(count))
+                yield (
+                    node,
+                    tightest_gpus(
+                        tree.shapes[tree.shape_of[node]], free, count, nvlink_share(draft.ground, self._job, count)
+                    ),
+                )
             seen_low, seen_high = first, end
-
-    def _share(self, count: int) -> int:
-        """GPUs that have to share NVLink: those of its innermost groups, where they lie inside nodes."""
-        ground, size = self._draft.ground, 1
-        for rule in self._job.required:
-            if ground.levels.get(rule.level) == ground.tree.island_level:
-                size = max([size, *(len(group) for group in groups_of(self._job, rule.group)[:1])])
-        return size if count % size == 0 else 1
 
     def _has_resources(self, node: NodeIndex, count: int) -> bool:
         job = self._job
@@ -172,6 +170,15 @@ class _Search:
                     first, end = ground.tree.span(level, domain, ground.tree.node_level)
                     low, high = max(low, first), min(high, end)
         return low, high
+
+
+def nvlink_share(ground: Ground, job: Job, count: int) -> int:
+    """Of so many GPUs on one node those that have to share NVLink: the innermost groups', where they lie inside nodes."""
+    size = 1
+    for rule in job.required:
+        if ground.levels.get(rule.level) == ground.tree.island_level:
+            size = max([size, *(len(group) for group in groups_of(job, rule.group)[:1])])
+    return size if count % size == 0 else 1
 
 
 def usable_part(draft: Draft, places: Sequence[RankPlace], shut: NodeMask) -> tuple[RankPlace, ...]:

@@ -221,7 +221,7 @@ def _row(draft: Draft, shields: Shields, record: JobRecord, job: Job, leaf: int)
     lost = steps.lost_gpu_seconds(record, draft.observed, draft.now)
     shield = shields.of(record, job)
     bare = shields.of(record, job, reclaim=True) if shield.by in ("cooldown", "maxPerDay") else shield
-    made = Candidate(record=record, priority=draft.priority(job), lost=lost, gpus=record.gpus_held, leaf=leaf)
+    made = Candidate(record=record, priority=draft.priority(job), lost=lost, gpus=record.gpus_bound, leaf=leaf)
     return _Row(made, shield, bare)
 
 

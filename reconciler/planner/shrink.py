@@ -113,7 +113,9 @@ def _made_smaller(draft: Draft, candidate: Candidate, groups: int) -> Shrunk | N
 def _giving(gang: Shrunk) -> Candidate:
     """The gang as one that only gives up the difference."""
     of = gang.candidate
-    return Candidate(record=of.record, priority=of.priority, lost=of.lost, gpus=of.gpus - gang.job.gpus, leaf=of.leaf)
+    return Candidate(
+        record=of.record, priority=of.priority, lost=of.lost, gpus=of.record.gpus_held - gang.job.gpus, leaf=of.leaf
+    )
 
 
 class _Search:

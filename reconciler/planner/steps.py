@@ -372,7 +372,16 @@ def _used_up(count: int, allowed: int | None) -> bool:
 def released(record: JobRecord) -> JobRecord:
     """The record without anything it held. Its cause stays: repair and order ask why it waits again."""
     return replace(
-        record, placement=None, promise=None, whole=None, phase=None, started=None, deadline=None, ports=(), victims=()
+        record,
+        placement=None,
+        promise=None,
+        whole=None,
+        phase=None,
+        started=None,
+        deadline=None,
+        ports=(),
+        victims=(),
+        spares=(),
     )
 
 

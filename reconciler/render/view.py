@@ -51,7 +51,7 @@ def queue_table(desired: Desired, jobs: Mapping[JobKey, JobRecord], width: int |
         mine = [r for r in jobs.values() if r.queue in below]
         guaranteed, ceiling = sum(queue.guaranteed.values()), sum(queue.ceiling.values())
         rows.append(["  " * depth + name, str(guaranteed or "-"), *_use_of(mine), str(ceiling or "-")])
-    if orphans := [r for r in jobs.values() if r.queue not in desired.quotas.queues and r.gpus_held]:
+    if orphans := [r for r in jobs.values() if r.queue not in desired.quotas.queues and r.gpus_bound]:
         rows.append(["(orphaned)", "-", *_use_of(orphans), "-"])
     header = ["QUEUE", "GUARANTEED", "HELD", "PROMISED", "WAITING", "CEILING"]
     return table(header, rows, width=width, right="GUARANTEED HELD PROMISED WAITING CEILING")
@@ -59,7 +59,7 @@ def queue_table(desired: Desired, jobs: Mapping[JobKey, JobRecord], width: int |
 
 def _use_of(records: Sequence[JobRecord]) -> tuple[str, str, str]:
     """GPUs held and promised, and how many jobs wait."""
-    held = sum(r.gpus_held for r in records)
+    held = sum(r.gpus_bound for r in records)
     promised = sum(len(r.promise.placement.ranks) for r in records if r.promise)
     waiting = sum(r.state in {JobState.PENDING, JobState.PROMISED} for r in records)
     return str(held), str(promised or "-"), str(waiting or "-")
@@ -181,6 +181,9 @@ def _where_rows(record: JobRecord, desired: Desired) -> list[tuple[str, str]]:
     rows = []
     if record.placement is not None:
         rows.append(("where", places(record.placement, desired.inventory)))
+        if record.spares:
+            told = ", ".join(f"{one.mask.bit_count()} on {one.node}" for one in record.spares)
+            rows.append(("spares", f"{told}, for its repair"))
         rows.append(("inside one", f"{record.placement.level} ({record.placement.domain})"))
         if record.placement.comm_time:
             rows.append(("T_comm", _comm(record.placement)))

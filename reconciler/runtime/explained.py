@@ -135,9 +135,9 @@ def queue_explained(
     mine = [record for record in allocated.jobs.values() if record.queue in inside]
     used: dict[GpuType, int] = {}
     for record in mine:
-        if record.gpus_held:
+        if record.gpus_bound:
             kind = draft.types[record.job]
-            used[kind] = used.get(kind, 0) + record.gpus_held
+            used[kind] = used.get(kind, 0) + record.gpus_bound
     rooms = {kind: draft.quotas.room(queue.name, kind) for kind in draft.ground.types}
     waiting = tuple(record for record in mine if record.state in (JobState.PENDING, JobState.HELD))
     return QueueExplained(used=used, rooms=rooms, waiting=waiting)

@@ -18,6 +18,7 @@ from reconciler.model.allocation import (
     Promise,
     RankPlace,
     RunLengths,
+    Spare,
     Tombstone,
     Usage,
 )
@@ -149,6 +150,7 @@ def records(key: st.SearchStrategy[JobKey] = job_keys) -> st.SearchStrategy[JobR
         grace=spans_of_time,
         hold=some(holds),
         whole=some(placements()),
+        spares=st.lists(st.builds(Spare, node=nodes, mask=st.integers(1, 255)), max_size=2).map(tuple),
     )
 
 

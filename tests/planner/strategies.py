@@ -6,7 +6,7 @@ What is drawn are recipes, so that a failure shows a few words and not a whole w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
@@ -31,13 +31,15 @@ class Asked:
     version: int
     fence: Fence
     restarts: int
+    spares: int = 0
 
     def job(self, key: str) -> Job:
-        return job(
+        made = job(
             key, self.gpus, self.priority, dims={"tensor": self.tensor, "data": self.gpus // self.tensor},
             required=self.required, preferred=self.preferred, checkpoint=self.checkpoint, limit=self.limit,
             version=self.version, fence=self.fence, restarts=self.restarts,
         )  # fmt: skip
+        return replace(made, spares=self.spares)
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ def asked(draw: st.DrawFn) -> Asked:
         preferred=draw(st.sampled_from(({}, {"job": "rack"}, {"job": "node"}))),
         checkpoint=draw(st.sampled_from((None, 20))), limit=draw(st.sampled_from((None, None, 90))),
         version=draw(st.integers(1, 2)), fence=draw(st.sampled_from(Fence)), restarts=draw(st.sampled_from((0, 2))),
+        spares=draw(st.sampled_from((0, 0, 1, 2))),
     )  # fmt: skip
 
 

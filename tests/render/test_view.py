@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from reconciler.errors import NotFound
+from reconciler.model.allocation import Spare
 from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import NodeCondition
 from reconciler.model.reasons import ReasonCode, reason
@@ -101,6 +102,17 @@ time limit    4d4h, 4d3h left
 victims       vision/sweep
 live          mfu 0.41, step 120"""
     )
+
+
+def test_a_job_s_page_names_its_spares_and_the_queue_table_counts_them() -> None:
+    record = replace(
+        BEFORE.jobs[BIG], state=JobState.RUNNING, placement=TARGET, spares=(Spare(node=NodeName("gpu-004"), mask=255),)
+    )
+    lines = job_page(record, DESIRED.jobs[BIG], DESIRED, NOW, []).splitlines()
+    assert "spares        8 on gpu-004, for its repair" in lines
+    table_of_queues = queue_table(DESIRED, {BIG: record}, 80).splitlines()
+    row = next(line.split() for line in table_of_queues if line.strip().startswith("nlp"))
+    assert row[2] == "24"
 
 
 def test_a_victim_s_page_names_who_it_gave_way_to_and_the_price() -> None:

@@ -80,7 +80,8 @@ class Topology(Strict):
     spread: Literal["packed", "even"] = "packed"
     """even: the same number of nodes in each rack and spine group it uses, where that is possible."""
     spares: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Nodes held beside the gang, to replace a lost one at once."""
+    """Nodes' worth of GPUs held beside the gang, to replace a lost one at once: as many as are free when it starts or
+    later, charged to its queue. They never make it wait, and who may preempt it takes them first."""
 
 
 class Communication(Strict):

@@ -8,6 +8,7 @@ case      the rules that can be broken, and the inputs with what is looked up in
 lifetime  records and their states: moves, phases, attempts, releases
 places    one new place: wanted, whole, on fit nodes, inside the required levels
 between   several jobs: GPUs, ports, CPUs and memory, ceilings
+spares    what a gang holds beside itself for its repair
 holds     who gathers GPUs without having them, and who may use them meanwhile
 victims   who is evicted, by what right, and for what
 displaced who goes on elsewhere or with another size, and for what
@@ -31,6 +32,7 @@ from reconciler.planner.verify.holds import broken_holds, holds
 from reconciler.planner.verify.lifetime import back_off, blame, census, life, release, stop_cause, succession
 from reconciler.planner.verify.places import admission, eligible, gang, levels
 from reconciler.planner.verify.quotas import borrows_soon, within_quota
+from reconciler.planner.verify.spares import spares
 from reconciler.planner.verify.victims import victim
 
 __all__ = ["Breach", "Violation", "violations"]
@@ -61,6 +63,16 @@ def violations(
                 for check in (gang, eligible, levels):
                     found += check(case, sized, place)
     # 4. Together they take nothing twice and pass no ceiling.
-    for together in (overlaps, neighbours, within_quota, borrows_soon, accounts, run_lengths, holds, broken_holds):
+    for together in (
+        overlaps,
+        neighbours,
+        within_quota,
+        borrows_soon,
+        accounts,
+        run_lengths,
+        holds,
+        broken_holds,
+        spares,
+    ):
         found += together(case)
     return tuple(sorted(dict.fromkeys(found), key=lambda one: (one.job, one.code, one.detail)))

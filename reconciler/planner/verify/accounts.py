@@ -16,7 +16,7 @@ from reconciler.model.allocation import JobRecord
 from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.units import SECOND, GpuType
 from reconciler.planner.verify.case import FINAL, Breach, Case, Violation
-from reconciler.planner.verify.quotas import LOST, TOP, count, tree_of
+from reconciler.planner.verify.quotas import LOST, TOP, bound, tree_of
 
 _EXACT: Final = Context(prec=50)
 _TOLERANCE: Final = Decimal("1e-8")
@@ -94,7 +94,7 @@ def _rates(case: Case) -> dict[tuple[str, GpuType], int]:
         held = tree.now.under
         weighted: Counter[str] = Counter()
         for record in case.next.jobs.values():
-            gpus = count(case, kind, record.placement) if record.state.holds_gpus else 0
+            gpus = bound(case, kind, record)
             job = case.desired.jobs.get(record.job)
             rank = case.priority(job) if job is not None else None
             for name in tree.path(record.queue) if gpus else ():

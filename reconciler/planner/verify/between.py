@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from reconciler.model.allocation import JobRecord
 from reconciler.model.lifecycle import JobState
-from reconciler.planner.verify.case import Breach, Case, Violation, new_places
+from reconciler.planner.verify.case import Breach, Case, Violation, held_by, new_places
 
 
 def overlaps(case: Case) -> Iterator[Violation]:
@@ -37,7 +37,7 @@ def neighbours(case: Case) -> Iterator[Violation]:
         for name in place.nodes:
             holders = [(other, holds.bit_count()) for other, holds, _ in case.claims[name] if holds]
             for other, _ in holders:
-                if other.job != after.job and set(other.ports) & set(after.ports):
+                if other.job != after.job and name in held_by(other) and set(other.ports) & set(after.ports):
                     yield Violation(code=Breach.PORT_TWICE, job=after.job, detail=f"{name}, also {other.job}")
             asked = [(case.desired.jobs.get(other.job), gpus) for other, gpus in holders]
             cpus = sum(gpus * job.cpus_per_gpu for job, gpus in asked if job)

@@ -61,6 +61,7 @@ class Breach(StrEnum):
     ROLE_SPLIT = "RoleSplit"
     NODE_UNFIT = "NodeUnfit"
     GPU_UNFIT = "GpuUnfit"
+    WRONG_SPARES = "WrongSpares"  # more, smaller or elsewhere than asked for, or of a gang that holds nothing
     WRONG_GPU_TYPE = "WrongGpuType"
     MAINTENANCE_AHEAD = "MaintenanceAhead"
     NODE_OVERFULL = "NodeOverfull"  # CPUs or memory
@@ -147,9 +148,10 @@ class Case:
     def claims(self) -> dict[NodeName, list[tuple[JobRecord, int, int]]]:
         """(job, GPUs held, GPUs promised) on each node where something new is placed or promised."""
         touched = {node for b, a in self.started for place in new_places(b, a) for node in place.nodes}
+        touched |= {node for b, a in self.changed if a is not None and a.spares for node in fresh_spares(b, a)}
         found: dict[NodeName, list[tuple[JobRecord, int, int]]] = {node: [] for node in touched}
         for record in self.next.jobs.values() if touched else ():
-            held, promised = held_by(record), record.promise.placement.masks if record.promise else {}
+            held, promised = bound_by(record), record.promise.placement.masks if record.promise else {}
             for node in dict.fromkeys((*held, *promised)):
                 if node in touched:
                     found[node].append((record, held.get(node, 0), promised.get(node, 0)))
@@ -186,8 +188,22 @@ class Case:
 
 
 def held_by(record: JobRecord | None) -> dict[NodeName, int]:
-    """GPU masks by node that a job holds."""
+    """GPU masks by node on which a job has ranks."""
     return record.placement.masks if record and record.placement and record.state.holds_gpus else {}
+
+
+def bound_by(record: JobRecord | None) -> dict[NodeName, int]:
+    """GPU masks by node that nobody else can have because of a job: those with ranks, and its spares."""
+    if record is None or not record.state.holds_gpus:
+        return {}
+    return {**held_by(record), **{one.node: one.mask for one in record.spares}}
+
+
+def fresh_spares(before: JobRecord | None, after: JobRecord) -> dict[NodeName, int]:
+    """Masks by node of the spares that were not spares of the same attempt before."""
+    goes_on = before is not None and before.attempt == after.attempt
+    known = {*before.spares} if before is not None and goes_on else set()
+    return {one.node: one.mask for one in after.spares if one not in known}
 
 
 def is_new(before: JobRecord | None, after: JobRecord) -> bool:

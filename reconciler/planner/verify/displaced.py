@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from reconciler.model.allocation import JobRecord
 from reconciler.model.lifecycle import Cause, JobState
 from reconciler.model.units import HOUR, NodeName
-from reconciler.planner.verify.case import Breach, Case, Violation, held_by
+from reconciler.planner.verify.case import Breach, Case, Violation, bound_by, held_by
 from reconciler.planner.verify.quotas import LOST, Tree, tree_of
 from reconciler.planner.verify.victims import has_right, helps, protections, ran, takes_anew, within_guarantee
 
@@ -54,7 +54,7 @@ def _moved(
     ):
         yield Violation(code=Breach.WRONG_SIZE, job=after.job, detail="only a gang of one node moves, and whole")
     for other in case.previous.jobs.values():
-        mine = held_by(other)
+        mine = bound_by(other)
         if any(mask & mine.get(node, 0) for node, mask in target.items()) and not _is_free_now(case, other):
             yield Violation(code=Breach.NOT_FREE_YET, job=after.job, detail=f"{other.job} had it")
     rules = case.desired.scheduling

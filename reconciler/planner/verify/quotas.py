@@ -17,7 +17,7 @@ from reconciler.model.job import Job, OnPreempt
 from reconciler.model.lifecycle import JobState
 from reconciler.model.queue import Queue
 from reconciler.model.units import GpuType, NodeName
-from reconciler.planner.verify.case import Breach, Case, Violation, held_by
+from reconciler.planner.verify.case import Breach, Case, Violation, bound_by, held_by
 
 OWN: Final = "/"
 """Added to a queue's name for the leaf of the jobs that name it although it has others inside."""
@@ -182,7 +182,10 @@ class Tree:
 
     def ahead_of(self, record: JobRecord | None) -> int:
         """GPUs of one job once everything that stops has stopped."""
-        return count(self.case, self.kind, goes_on_at(record)) if record is not None else 0
+        if record is None:
+            return 0
+        stays = record.promise is None and record.state is not JobState.STOPPING
+        return bound(self.case, self.kind, record) if stays else count(self.case, self.kind, goes_on_at(record))
 
     def shape(self, name: str, records: Iterable[JobRecord]) -> int:
         """GPUs of the nodes on which jobs of the subtree have, or were promised, GPUs."""
@@ -191,6 +194,7 @@ class Tree:
             if name in self.path(record.queue):
                 place = goes_on_at(record)
                 nodes.update(place.nodes if place else ())
+                nodes.update(one.node for one in record.spares if place is record.placement)
         shapes = [self.case.nodes[node].shape for node in nodes if node in self.case.nodes]
         return sum(len(shape.gpus) for shape in shapes if shape.gpu_type == self.kind)
 
@@ -214,7 +218,15 @@ def goes_on_at(record: JobRecord) -> Placement | None:
 
 def count(case: Case, kind: GpuType, place: Placement | None) -> int:
     """GPUs of one type in a place."""
-    masks = place.masks if place is not None else {}
+    return _count(case, kind, place.masks if place is not None else {})
+
+
+def bound(case: Case, kind: GpuType, record: JobRecord) -> int:
+    """GPUs of one type that a job holds, its spares among them."""
+    return _count(case, kind, bound_by(record))
+
+
+def _count(case: Case, kind: GpuType, masks: Mapping[NodeName, int]) -> int:
     shapes = {node: case.nodes[node].shape for node in masks if node in case.nodes}
     return sum(masks[node].bit_count() for node, shape in shapes.items() if shape.gpu_type == kind)
 
@@ -227,8 +239,8 @@ def uses(case: Case, tree: Tree, records: Iterable[JobRecord]) -> tuple[Use, Use
         place, holds = goes_on_at(record), record.state.holds_gpus
         if place is not None or holds:
             leaf = tree.path(record.queue)[0]
-            live[leaf] += count(case, tree.kind, place)
-            held[leaf] += count(case, tree.kind, record.placement) if holds else 0
+            live[leaf] += tree.ahead_of(record)
+            held[leaf] += bound(case, tree.kind, record)
     return live, held
 
 
@@ -248,6 +260,12 @@ def within_quota(case: Case) -> Iterator[Violation]:
             tree = tree_of(case, kind)
             for use in (tree.ahead, tree.now) if after.promise is None else (tree.ahead,):
                 yield from _judge(case, tree, after, use)
+
+
+def limits_kept(case: Case, tree: Tree, after: JobRecord) -> Iterator[Violation]:
+    """The limits of its queue after what a running gang took in addition."""
+    for use in (tree.ahead, tree.now):
+        yield from _judge(case, tree, after, use)
 
 
 def _judge(case: Case, tree: Tree, after: JobRecord, use: Sums) -> Iterator[Violation]:

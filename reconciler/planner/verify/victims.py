@@ -14,8 +14,8 @@ from reconciler.model.allocation import JobRecord
 from reconciler.model.job import Job, OnPreempt
 from reconciler.model.lifecycle import Cause, JobState, Phase
 from reconciler.model.units import DAY, JobKey
-from reconciler.planner.verify.case import RUNS, Breach, Case, Violation, held_by, is_new
-from reconciler.planner.verify.quotas import LOST, Tree, count, goes_on_at, is_fixed, tree_of
+from reconciler.planner.verify.case import RUNS, Breach, Case, Violation, bound_by, is_new
+from reconciler.planner.verify.quotas import LOST, Tree, bound, count, goes_on_at, is_fixed, tree_of
 
 _EVICTED: Final = frozenset({Cause.PREEMPTED, Cause.RECLAIMED, Cause.FAIR_SHARE})
 
@@ -89,7 +89,7 @@ class _Bounds:
     def _evicted(self, name: str) -> list[int]:
         """GPUs of each gang of a queue that another queue takes now."""
         return [
-            count(self.case, self.tree.kind, before.placement)
+            bound(self.case, self.tree.kind, before)
             for before, after in self.case.changed
             if after is not None and before is not None and before.state is not JobState.STOPPING
             if after.cause in (Cause.RECLAIMED, Cause.FAIR_SHARE) and after.state is JobState.STOPPING
@@ -196,7 +196,7 @@ def helps(case: Case, tree: Tree, winner: JobRecord, victim: JobRecord) -> bool:
     """Some of what the victim gives up, GPUs, room on a node or room below a limit, is what the winner takes."""
     place = winner.promise.placement if winner.promise else winner.placement
     kept = victim.promise.placement.masks if victim.promise else {}
-    target, given = place.masks if place else {}, {n: m & ~kept.get(n, 0) for n, m in held_by(victim).items()}
+    target, given = place.masks if place else {}, {n: m & ~kept.get(n, 0) for n, m in bound_by(victim).items()}
     if any(mask & given.get(node, 0) for node, mask in target.items()):
         return True
     job = case.desired.jobs.get(winner.job)
@@ -207,7 +207,7 @@ def helps(case: Case, tree: Tree, winner: JobRecord, victim: JobRecord) -> bool:
 
 def _makes_room(case: Case, tree: Tree, winner: JobRecord, victim: JobRecord, job: Job | None) -> bool:
     """Without the victim's leaving a ceiling, a guarantee or the pot would be passed."""
-    theirs, more = tree.path(victim.queue), count(case, tree.kind, victim.placement)
+    theirs, more = tree.path(victim.queue), bound(case, tree.kind, victim)
     for name in (name for name in tree.path(winner.queue) if name in theirs):
         row, has = tree.rows.get(name), tree.at_most[name]
         if row is not None and has > row.ceiling.get(tree.kind, has):
