@@ -17,6 +17,7 @@ from reconciler.model.job import Job
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import GpuType, Instant, NodeName, QueueName
 from reconciler.planner.draft import Draft, limit_of, promised_masks
+from reconciler.planner.quota_tree import TOP
 from reconciler.topology.tree import GpuMask, Level, NodeIndex, bits_of
 from reconciler.topology.units import units_on
 
@@ -268,4 +269,21 @@ class QuotaReturns:
                     break
             if over > 0:
                 return NEVER
-        return at
+        return self._when_lent(job, gpu_type, at, spoken_for)
+
+    def _when_lent(self, job: Job, gpu_type: GpuType, least: Instant, spoken_for: Mapping[int, int]) -> Instant:
+        """The first instant from `least` on at which enough is left that others lend; NEVER: nobody knows."""
+        quotas = self._draft.quotas
+        if not quotas.branches.shares(gpu_type).withholds:
+            return least  # what is left are the GPUs themselves
+        leaf = quotas.branches.leaf(job.queue)
+        instants = [least, *sorted({until for until, _ in self._returns(gpu_type).get(TOP, ()) if until > least})]
+
+        def is_enough(at: Instant) -> bool:
+            def change(number: int) -> int:
+                return spoken_for.get(number, 0) - self.returned(number, gpu_type, at)
+
+            return quotas.ahead.left_after(leaf, gpu_type, change) >= job.gpus
+
+        found = bisect_left(instants, True, key=is_enough)  # more is left the later it is
+        return instants[found] if found < len(instants) else NEVER

@@ -8,7 +8,7 @@ Whose GPUs may be taken back is for `rights`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from reconciler.model.queue import QuotaTree
@@ -95,6 +95,18 @@ class Ledger:
             return max(0, shares.pot[TOP]) + sum(shares.local[number] for number in path)
         found = max(0, shares.pot[TOP] - use[TOP])
         return found + sum(max(0, shares.local[number] - use[number]) for number in path[:-1])
+
+    def left_after(self, leaf: int, kind: GpuType, change: Callable[[int], int]) -> int:
+        """The same, when each leaf's use has changed by so many GPUs."""
+        branches, shares = self._branches, self._branches.shares(kind)
+        use = [0] * len(branches.names)
+        for number in range(len(use) - 1, -1, -1):  # children come after their parents
+            if not branches.children[number]:
+                use[number] = max(0, self.under(number, kind) + change(number))
+            if number != TOP:
+                use[branches.parents[number]] += max(0, use[number] - shares.local[number])
+        found = max(0, shares.pot[TOP] - use[TOP])
+        return found + sum(max(0, shares.local[number] - use[number]) for number in branches.path(leaf)[:-1])
 
     def idle_local(self, number: int, kind: GpuType) -> int:
         """GPUs a queue keeps to itself and does not use."""

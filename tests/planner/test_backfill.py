@@ -14,7 +14,7 @@ from reconciler.model.desired import Desired
 from reconciler.model.job import Job
 from reconciler.model.lifecycle import JobState
 from reconciler.model.queue import Queue, Scheduling
-from reconciler.model.units import HOUR, SECOND, GpuType, Instant, JobKey, Nanoseconds
+from reconciler.model.units import HOUR, SECOND, Gpus, GpuType, Instant, JobKey, Nanoseconds
 from reconciler.planner.admit import Sweep
 from reconciler.planner.backfill import PER_QUEUE
 from reconciler.planner.decide import decide
@@ -263,6 +263,32 @@ def test_nobody_of_its_queue_may_fill_the_quota_a_reservation_needs(limit: int, 
     assert outcome(found[JobKey("nlp/x")]) == expected
 
 
+@pytest.mark.parametrize(
+    ("lend", "limit", "starts"),
+    [
+        (0, 3 * H, 3),  # vision keeps all of its two nodes: nlp has to come down by itself
+        (8, 3 * H, 0),  # one node is lent
+        (0, None, None),  # nobody knows when nlp comes down
+    ],
+)
+def test_a_job_that_waits_for_what_others_lend_is_reserved_for_when_it_is_lent(
+    lend: int, limit: int | None, starts: int | None
+) -> None:
+    """The GPUs are idle all the while: it is quota that comes back."""
+    nodes = {GpuType("H100"): Gpus(16)}
+    owner = replace(queue("vision"), guaranteed=nodes, lend={GpuType("H100"): Gpus(lend)})
+    queues = (queue("root", None), replace(queue("nlp"), guaranteed=nodes), owner)
+    jobs = [job("nlp/a", 16, limit=limit), job("nlp/w", 8, limit=H)]
+    desired = world(ONE_RACK, jobs=jobs, queues=queues, rules=CONSERVATIVE)
+    runs = {"nlp/a": {"n1": 8, "n2": 8}}
+    record = decided(desired, runs)[JobKey("nlp/w")]
+    assert (record.state is JobState.STARTING) == (starts == 0)
+    if starts != 0:
+        made = reservations(desired, runs).get(JobKey("nlp/w"))
+        assert (made and made.starts) == (None if starts is None else START + starts * HOUR)
+        assert record.reason.code == "LendLimit"
+
+
 # --- strict order ---
 
 
@@ -333,6 +359,62 @@ def test_nobody_moves_the_first_in_line(crowd: tuple[Desired, dict[str, dict[str
     earlier = [hours(key) for key in desired.jobs if key in runs or (key < head and key not in waits)]
     all_started = [hours(key) for key in desired.jobs if key not in waits]
     assert first_start(nodes, all_started, size) <= first_start(nodes, earlier, size)
+
+
+# --- the judge ---
+
+
+def judged_as_conservative(desired: Desired, runs: Mapping[str, Mapping[str, int | Sequence[int]]]) -> set[str]:
+    """What the judge says of a decision made without backfill, as if it had been made with it."""
+    known, _ = before(desired, runs)
+    seen = ready(desired, *(r for r in known.jobs.values() if r.placement))
+    made = decide(replace(desired, scheduling=replace(desired.scheduling, backfill="none")), seen, known, START)
+    found = violations(desired, seen, known, made.allocation)
+    return {one.code for one in found if one.code != "WrongUsage"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "delays"), [(1 * H, False), (4 * H, False), (4 * H + 1, True), (8 * H, True), (None, True)]
+)
+def test_the_judge_sees_a_start_that_puts_off_the_head_of_the_line(limit: int | None, delays: bool) -> None:
+    desired = gap(job("nlp/small", 8, limit=limit))
+    assert judged_as_conservative(desired, RUN) == ({"ReservationDelayed"} if delays else set())
+
+
+def test_the_judge_minds_the_rack_that_the_head_wants() -> None:
+    """Two nodes of r02 come back in an hour, those of r01 in two: the small job in r01 puts nobody off."""
+    spines: Spines = {"sg0": {"r01": ["n1", "n2", "n3"], "r02": ["n4", "n5", "n6"]}}
+    rack = {"job": "rack", "data": "node"}
+    big = job("nlp/big", 24, "high", limit=H, required=rack, dims={"data": 8, "more": 3})
+    jobs = [job("nlp/a", 16, limit=2 * H), job("nlp/b", 16, limit=H), big]
+    runs = {"nlp/a": {"n1": 8, "n2": 8}, "nlp/b": {"n4": 8, "n5": 8}}
+    for small, codes in (
+        (job("nlp/s", 8, limit=9 * H), set()),
+        (job("nlp/s", 16, limit=9 * H), {"ReservationDelayed"}),
+    ):
+        assert judged_as_conservative(world(spines, jobs=[*jobs, small], rules=CONSERVATIVE), runs) == codes
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(crowds())
+def test_the_judge_accuses_exactly_when_the_head_starts_later(
+    crowd: tuple[Desired, dict[str, dict[str, int]]],
+) -> None:
+    """Against the oracle above. Who is behind the head is behind it for certain: all are of one queue and priority."""
+    desired, runs = crowd
+    known, _ = before(desired, runs)
+    seen = ready(desired, *(r for r in known.jobs.values() if r.placement))
+    loose = replace(desired, scheduling=replace(desired.scheduling, backfill="none"))
+    found = decide(loose, seen, known, START).allocation.jobs
+    waits = [key for key in desired.jobs if key not in runs and found[key].state is JobState.PENDING]
+    late = False
+    if waits and found[waits[0]].reason.code == "Capacity":
+        rows = {key: ((job.time_limit or 0) // HOUR, job.gpus // 8) for key, job in desired.jobs.items()}
+        size, nodes = rows[waits[0]][1], len(desired.inventory.nodes)
+        earlier = [rows[key] for key in desired.jobs if key in runs or (key < waits[0] and key not in waits)]
+        every = [rows[key] for key in desired.jobs if key not in waits]
+        late = first_start(nodes, every, size) > first_start(nodes, earlier, size)
+    assert judged_as_conservative(desired, runs) == ({"ReservationDelayed"} if late else set())
 
 
 def test_a_round_in_which_nothing_changed_is_no_commit() -> None:

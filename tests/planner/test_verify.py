@@ -527,8 +527,8 @@ def test_a_stop_never_turns_back() -> None:
 
 
 def test_every_breach_has_a_case() -> None:
-    elsewhere = {  # in test_usage, test_lengths, test_hold and test_spares
-        Breach.WRONG_USAGE, Breach.WRONG_RUN_LENGTHS, Breach.HOLD_BROKEN, Breach.HOLD_UNFOUNDED, Breach.WRONG_SPARES,
+    elsewhere = {  # in test_usage, test_lengths, test_hold, test_spares and test_backfill
+        Breach.WRONG_USAGE, Breach.WRONG_RUN_LENGTHS, Breach.HOLD_BROKEN, Breach.HOLD_UNFOUNDED, Breach.WRONG_SPARES, Breach.RESERVATION_DELAYED,
     }  # fmt: skip
     assert {case[3] for case in WRONG} == set(Breach) - elsewhere
 

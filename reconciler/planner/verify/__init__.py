@@ -9,6 +9,7 @@ lifetime  records and their states: moves, phases, attempts, releases
 places    one new place: wanted, whole, on fit nodes, inside the required levels
 between   several jobs: GPUs, ports, CPUs and memory, ceilings
 spares    what a gang holds beside itself for its repair
+reservations  who starts in front of the head of the line, and puts it off
 holds     who gathers GPUs without having them, and who may use them meanwhile
 victims   who is evicted, by what right, and for what
 displaced who goes on elsewhere or with another size, and for what
@@ -32,6 +33,7 @@ from reconciler.planner.verify.holds import broken_holds, holds
 from reconciler.planner.verify.lifetime import back_off, blame, census, life, release, stop_cause, succession
 from reconciler.planner.verify.places import admission, eligible, gang, levels
 from reconciler.planner.verify.quotas import borrows_soon, within_quota
+from reconciler.planner.verify.reservations import delays
 from reconciler.planner.verify.spares import spares
 from reconciler.planner.verify.victims import victim
 
@@ -73,6 +75,7 @@ def violations(
         holds,
         broken_holds,
         spares,
+        delays,
     ):
         found += together(case)
     return tuple(sorted(dict.fromkeys(found), key=lambda one: (one.job, one.code, one.detail)))

@@ -72,6 +72,7 @@ class Breach(StrEnum):
     PORT_TWICE = "PortTwice"
     HOLD_BROKEN = "HoldBroken"  # GPUs gathered for a starved job given to one that comes after it
     HOLD_UNFOUNDED = "HoldUnfounded"  # held for a job that does not wait, is not starved, or could not use them
+    RESERVATION_DELAYED = "ReservationDelayed"  # the head of the line starts later because somebody behind it starts
     CEILING_EXCEEDED = "CeilingExceeded"
     QUOTA_EXCEEDED = "QuotaExceeded"  # more than is left of what nobody keeps to itself
     BEYOND_GUARANTEE = "BeyondGuarantee"  # a job that is not preemptible uses more than guarantees

@@ -49,7 +49,7 @@ def broken_holds(case: Case) -> Iterator[Violation]:
         if before is not None and (before.state is JobState.PROMISED or before.cause is Cause.NODE_LOST):
             continue  # a promise made earlier, or a repair
         for owner in owners:
-            if owner.hold is None or owner.job == after.job or not _is_behind(case, after, owner):
+            if owner.hold is None or owner.job == after.job or not is_behind(case, after, owner):
                 continue
             held = owner.hold.placement.masks
             taken = any(
@@ -71,17 +71,18 @@ def _stood(case: Case, record: JobRecord) -> bool:
     return before is not None and before.hold == record.hold
 
 
-def _is_behind(case: Case, record: JobRecord, owner: JobRecord) -> bool:
+def is_behind(case: Case, record: JobRecord, owner: JobRecord) -> bool:
     """Same queue, no higher priority, and younger: whatever the order, it comes later and may evict nobody there."""
     mine, other = case.desired.jobs.get(record.job), case.desired.jobs.get(owner.job)
     if mine is None or other is None or record.queue != owner.queue:
         return False
-    upper, lower = _value(case, other), _value(case, mine)
+    upper, lower = value_of(case, other), value_of(case, mine)
     return lower < upper or (lower == upper and record.submitted > owner.submitted and mine.nice >= other.nice)
 
 
-def _value(case: Case, job: Job) -> int:
-    known = case.priority(job)
+def value_of(case: Case, job: Job | None) -> int:
+    """The value of its class."""
+    known = case.priority(job) if job is not None else None
     return known.value if known is not None else 0
 
 

@@ -73,7 +73,7 @@ def eligible(case: Case, job: Job, place: Placement) -> Iterator[Violation]:
             yield Violation(code=Breach.NODE_UNFIT, job=job.key, detail=f"{name}: {unfit if node else 'not declared'}")
             continue
         types.add(node.shape.gpu_type)
-        if mask & ~_usable(case, node):
+        if mask & ~usable_gpus(case, node):
             yield Violation(code=Breach.GPU_UNFIT, job=job.key, detail=name)
         own = {*case.desired.quotas.path(job.queue)}
         if any(
@@ -84,22 +84,32 @@ def eligible(case: Case, job: Job, place: Placement) -> Iterator[Violation]:
         yield Violation(code=Breach.WRONG_GPU_TYPE, job=job.key, detail=", ".join(sorted(types)))
 
 
+def takes_work(case: Case, node: Node) -> bool:
+    """It would take new work of a job without demands, as far as its state goes."""
+    return not _closed(case, node)
+
+
 def _unfit(case: Case, node: Node, job: Job) -> str:
     """Why a node takes no new work of this job; "" when it does."""
-    seen = case.observed.nodes.get(node.name)
-    if seen is None or seen.condition is not NodeCondition.READY or seen.unhealthy:
-        return "not ready"
-    if any(not said.state.released and case.live.get(said.job) != said.attempt for said in seen.attempts):
-        return "processes of an attempt that holds nothing"
-    if node.dead or node.cordoned:
-        return "dead" if node.dead else "cordoned"
+    if closed := _closed(case, node):
+        return closed
     if any(node.labels.get(key) != value for key, value in job.node_labels.items()):
         return "labels"
     barred = (t for t in node.taints if t.effect == "NoSchedule")
     return "taint" if any(not {t.key, f"{t.key}={t.value}"} & {*job.tolerations} for t in barred) else ""
 
 
-def _usable(case: Case, node: Node) -> int:
+def _closed(case: Case, node: Node) -> str:
+    """Why a node takes no new work of anyone; "" when it does."""
+    seen = case.observed.nodes.get(node.name)
+    if seen is None or seen.condition is not NodeCondition.READY or seen.unhealthy:
+        return "not ready"
+    if any(not said.state.released and case.live.get(said.job) != said.attempt for said in seen.attempts):
+        return "processes of an attempt that holds nothing"
+    return "dead" if node.dead else "cordoned" if node.cordoned else ""
+
+
+def usable_gpus(case: Case, node: Node) -> int:
     """GPUs of a ready node that were seen healthy, are not declared failed and that no stranger uses."""
     seen = case.observed.nodes[node.name]
     if seen.gpu_type and not node.shape.goes_by(seen.gpu_type):
