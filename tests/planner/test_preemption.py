@@ -21,7 +21,7 @@ from reconciler.model.units import DAY, HOUR, MINUTE, SECOND, Instant, JobKey, N
 from reconciler.planner.decide import decide
 from reconciler.planner.draft import Draft
 from reconciler.planner.ground import ground_of
-from reconciler.planner.preemption import Victims, find_victims
+from reconciler.planner.preemption import ROUND, VISITS, Victims, find_victims
 from reconciler.planner.rights import Standing, may_preempt
 from tests.planner.worlds import (
     CLASSES,
@@ -243,3 +243,48 @@ def test_no_milder_set_exists(made: tuple[Desired, list[JobRecord], dict[str, in
         assert (max(values[k] for k in chosen), sum(lost[k] for k in chosen), len(chosen)) == min(costs)
         assert found.proved
         assert found.bound == found.lost
+
+
+# --- two thousand nodes, seven hundred candidates (a peer needs 40 s for that) ---
+
+
+def two_thousand_nodes() -> tuple[Draft, Job]:
+    """Every node is full of gangs of two to four nodes, with checkpoints of all ages; one gang wants 64 nodes of a spine
+    group of 250."""
+    names = [f"n{n:04d}" for n in range(2000)]
+    spines = {
+        f"s{s}": {f"r{s}{r}": names[s * 250 + r * 25 : s * 250 + r * 25 + 25] for r in range(10)} for s in range(8)
+    }
+    jobs, records, saved, at = [], [], {}, 0
+    wanted = job(KEY, 512, "high", dims={"tensor": 8, "data": 64}, required={"tensor": "node", "job": "spineGroup"})
+    sizes = [2 + number % 3 for number in range(700)]
+    for number, size in enumerate(sizes):
+        if at + size > len(names):
+            break
+        jobs.append(job(f"nlp/v{number:03d}", 8 * size, "low" if number % 2 else "normal"))
+        saved[f"nlp/v{number:03d}"] = number * 37 % 60
+    desired = world(spines, jobs=[*jobs, wanted])
+    for one in jobs:
+        spot = dict.fromkeys(names[at : at + one.gpus // 8], 8)
+        records.append(running(desired, one.key, spot))
+        at += one.gpus // 8
+    return draft(desired, records, saved), wanted
+
+
+def test_victims_among_hundreds_are_found_in_bounded_steps_and_say_what_is_not_proved() -> None:
+    made, wanted = two_thousand_nodes()
+    assert len(made.records) >= 650
+    standing = Standing(made)
+    claim = standing.claim(wanted, wanted.gpu_types[0])
+    new = replace(
+        next(iter(made.records.values())), job=KEY, state=JobState.PENDING, placement=None, digest=wanted.digest
+    )
+    found = find_victims(made, new, wanted, wanted.gpu_types[0], claim)
+    assert found is not None
+    gpus = sum(made.records[key].gpus_held for key in found.jobs)
+    assert 512 <= gpus < 512 + 32  # no more than the last gang's size is freed in vain
+    assert len(found.spot.rows) == 64
+    assert found.visits <= VISITS + 10 * len(found.jobs)  # what letting off the unneeded may cost on top
+    assert standing.effort.spent <= 2 * ROUND
+    assert found.proved or found.bound < found.lost
+    assert len({made.ground.nodes[index].path[0] for index, _ in found.spot.rows}) == 1
