@@ -16,6 +16,7 @@ from reconciler.model.reasons import Reason, ReasonCode, reason
 from reconciler.model.units import GpuType, Instant, JobKey
 from reconciler.planner import elastic, explain
 from reconciler.planner.backfill import Bookings, Openness
+from reconciler.planner.blend import with_shrinks
 from reconciler.planner.draft import Draft
 from reconciler.planner.hold import Holds
 from reconciler.planner.mixed import mixed_spot
@@ -265,10 +266,17 @@ class Sweep:
             return False
         if self._soon(record, job, kind, found.jobs):
             return False
+        blend = (
+            with_shrinks(draft, record, job, kind, self.standing.claim(job, kind), found) if self._has_elastic else None
+        )
+        found, shrunk = (blend.victims, blend.shrunk) if blend is not None else (found, ())
         for victim in found.jobs:
             draft.evict(draft.records[victim], record.job, found.causes[victim])
-        self._disturbed(found.jobs)
-        waits = {*waiting_for(draft, found.spot), *found.jobs}
+        for gang in shrunk:
+            shrink(draft, gang, record.job)
+        disturbed = (*found.jobs, *(gang.candidate.record.job for gang in shrunk))
+        self._disturbed(disturbed)
+        waits = {*waiting_for(draft, found.spot), *disturbed}
         gap = () if found.proved else (("lost", int(found.lost)), ("lostAtLeast", int(found.bound)))
         draft.promise(record, job, found.spot, waits, victims=found.jobs, unproved=gap)
         return True

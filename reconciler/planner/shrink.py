@@ -54,15 +54,15 @@ class Shrinks:
 def find_shrinks(draft: Draft, record: JobRecord, job: Job, gpu_type: GpuType, claim: Claim) -> Shrinks | None:
     """The mildest set of elastic gangs whose shrinking starts this one, each no more than needed; None: there is none."""
     shields = Shields(draft)
-    able = [one for one in claim.able if _most_given(draft, one) and not _is_shielded(draft, shields, one)]
+    able = [one for one in claim.able if most_given(draft, one) and not is_shielded(draft, shields, one)]
     if not able:
         return None
     with draft.without(draft.releasing(gpu_type), gpu_type):
         search = _Search(draft, record, job, gpu_type, claim)
-        if search.starts([(one, _most_given(draft, one)) for one in able]) is None and not claim.caps:
+        if search.starts([(one, most_given(draft, one)) for one in able]) is None and not claim.caps:
             return None
         for chosen in mildest_first([(one,) for one in able], draft.desired.scheduling.victim_order, len(able), SETS):
-            groups = {one.record.job: _most_given(draft, one) for one in chosen}
+            groups = {one.record.job: most_given(draft, one) for one in chosen}
             if search.starts([(one, groups[one.record.job]) for one in chosen]) is not None:
                 return search.least(chosen, groups)
     return None
@@ -77,13 +77,13 @@ def shrink(draft: Draft, shrunk: Shrunk, owner: JobKey | None) -> None:
     draft.displace(record, Cause.RESIZED, shrunk.place, why, owner)
 
 
-def _is_shielded(draft: Draft, shields: Shields, candidate: Candidate) -> bool:
+def is_shielded(draft: Draft, shields: Shields, candidate: Candidate) -> bool:
     """An owner may evict whom a cooldown keeps from being shrunk; and an orphan has no place to go on in."""
     job = draft.job(candidate.record)
     return job is None or not draft.is_queue(candidate.record.queue) or bool(shields.of(candidate.record, job).by)
 
 
-def _most_given(draft: Draft, candidate: Candidate) -> int:
+def most_given(draft: Draft, candidate: Candidate) -> int:
     """Groups that a running gang can give up at most."""
     job = draft.job(candidate.record)
     if job is None or job.elastic is None:
@@ -91,7 +91,7 @@ def _most_given(draft: Draft, candidate: Candidate) -> int:
     return max(0, elastic.steps_of(elastic.at_size(job, candidate.record.gpus_held)) - job.elastic.least)
 
 
-def _made_smaller(draft: Draft, candidate: Candidate, groups: int) -> Shrunk | None:
+def made_smaller(draft: Draft, candidate: Candidate, groups: int) -> Shrunk | None:
     """The gang without its highest groups, in what is left of its place."""
     record, job = candidate.record, draft.job(candidate.record)
     if job is None or record.placement is None:
@@ -110,7 +110,7 @@ def _made_smaller(draft: Draft, candidate: Candidate, groups: int) -> Shrunk | N
     return Shrunk(candidate=candidate, job=smaller, place=place)
 
 
-def _giving(gang: Shrunk) -> Candidate:
+def giving(gang: Shrunk) -> Candidate:
     """The gang as one that only gives up the difference."""
     of = gang.candidate
     return Candidate(
@@ -130,13 +130,13 @@ class _Search:
     def _shrunk(self, candidate: Candidate, groups: int) -> Shrunk | None:
         key = (candidate.record.job, groups)
         if key not in self._known:
-            self._known[key] = _made_smaller(self._draft, candidate, groups)
+            self._known[key] = made_smaller(self._draft, candidate, groups)
         return self._known[key]
 
     def starts(self, chosen: Sequence[tuple[Candidate, int]]) -> Shrinks | None:
         """The answer in full, when it starts, and when all of them may be asked together."""
         gangs = [made for one, groups in chosen if (made := self._shrunk(one, groups)) is not None]
-        givers = [_giving(gang) for gang in gangs]
+        givers = [giving(gang) for gang in gangs]
         if len(gangs) < len(chosen) or not self._claim.may_go(givers):
             return None
         draft, kind = self._draft, self._kind

@@ -259,6 +259,50 @@ def test_the_shrunk_gang_goes_on_with_a_smaller_world_beside_the_new_one() -> No
 # --- growth ---
 
 
+THREE: Spines = {"s": {"r": ["n1", "n2", "n3"]}}
+
+
+def eviction_and_shrink(least: int = 1, **rules: object) -> tuple[Desired, list[JobRecord]]:
+    """nlp/wide has four groups of four GPUs on n1 and n2, nlp/small has n3; nlp/new wants 20 GPUs anywhere."""
+    wide = replace(
+        job("nlp/wide", 16, "low", dims={"tensor": 4, "data": 4}, required={"tensor": "node"}),
+        elastic=Elastic(dimension="data", least=least, most=4),
+    )
+    made = replace(RULES, move_to_start="never", **rules)  # type: ignore[arg-type]  # fields by name
+    desired = world(THREE, jobs=[wide, job("nlp/small", 8, "low"), job(NEW, 20)], rules=made)
+    return desired, [running(desired, "nlp/wide", {"n1": 8, "n2": 8}), running(desired, "nlp/small", {"n3": 8})]
+
+
+@pytest.mark.parametrize(("least", "left"), [(1, 4), (2, 0)])
+def test_who_would_be_evicted_with_others_only_shrinks_when_that_is_enough(least: int, left: int) -> None:
+    desired, records = eviction_and_shrink(least)
+    after = decided(desired, *records)
+    assert after.jobs[NEW].state is JobState.PROMISED
+    wide = after.jobs[JobKey("nlp/wide")]
+    if left:
+        assert list(told(after, Cause.PREEMPTED)) == ["nlp/small"]
+        assert wide.cause is Cause.RESIZED
+        assert wide.promise is not None
+        assert len(wide.promise.placement.ranks) == left
+        assert after.jobs[NEW].victims == (JobKey("nlp/small"),)
+        assert after.jobs[NEW].promise is not None
+        assert after.jobs[NEW].promise.waiting_for == ("nlp/small", "nlp/wide")
+    else:
+        assert sorted(told(after, Cause.PREEMPTED)) == ["nlp/small", "nlp/wide"]
+
+
+def test_after_an_eviction_with_a_shrink_both_run() -> None:
+    desired, records = eviction_and_shrink()
+    cluster = on_nodes(desired, records)
+    cluster.settle()
+    assert {key: cluster.state(key) for key in ("nlp/new", "nlp/wide", "nlp/small")} == {
+        "nlp/new": JobState.RUNNING,
+        "nlp/wide": JobState.RUNNING,
+        "nlp/small": JobState.PENDING,
+    }
+    assert sum(cluster.places("nlp/wide").values()) == 4
+
+
 def test_it_grows_back_when_the_gpus_are_free_and_nobody_waits_for_them() -> None:
     cluster = Cluster(world(TWO, jobs=[stretchy("nlp/e", 4, 1, 4)], rules=RULES))
     cluster.settle()
@@ -479,8 +523,8 @@ def test_shrinks_cost_what_trying_everything_finds(seed: int) -> None:
     best = _cheapest_shrinks(desired, records, free)
     if best is not None and 8 not in free.values():
         assert (sum(r.gpus_held * ((NOW - (r.started or 0)) // 10**9) for r in shrunk), len(shrunk)) == best
-    else:
-        assert not shrunk
+    else:  # where shrinks alone do not help, one may only spare a gang that would have left with others
+        assert not shrunk or told(after, Cause.PREEMPTED)
 
 
 def _placed(desired: Desired, places: list[tuple[str, int]]) -> Placement:
