@@ -43,7 +43,7 @@ class Sweep:
     """One pass over the candidates, and what it has learnt on the way."""
 
     __slots__ = (
-        "_draft", "_first_waiting", "_has_elastic", "_has_spares", "_holds", "_hopeless", "_movable", "_never", "_no_free", "_no_releasing", "_open_to", "_preemptors", "_untried", "_unprotected",
+        "_cuts", "_draft", "_first_waiting", "_has_elastic", "_has_spares", "_holds", "_hopeless", "_movable", "_never", "_no_free", "_no_releasing", "_open_to", "_preemptors", "_untried", "_unprotected",
         "bookings", "on_free", "soon", "standing", "started",
     )  # fmt: skip
 
@@ -65,6 +65,7 @@ class Sweep:
         self._holds = Holds(draft, self.bookings)
         self._movable = Movable(draft)
         self.on_free: list[JobKey] = []  # who started on free GPUs, in the order of the pass
+        self._cuts: dict[str, int] = {}  # milder ways of which not all were tried for the candidate at hand
         self._has_spares = any(record.spares for record in draft.records.values())
         self._has_elastic = any(job.elastic is not None for job in draft.desired.jobs.values())
 
@@ -126,6 +127,7 @@ class Sweep:
 
     def _start(self, record: JobRecord, asked: Job, open_to: Openness) -> bool:
         job = elastic.smallest(asked)
+        self._cuts.clear()
         idle = self.bookings.idle(open_to)
         with self.bookings.lifted(idle):
             self._open_to = idle
@@ -212,7 +214,7 @@ class Sweep:
         draft = self._draft
         if self._preemptors >= MAX_PREEMPTORS or not self._has_elastic:
             return False
-        found = find_shrinks(draft, record, job, kind, self.standing.claim(job, kind))
+        found = find_shrinks(draft, record, job, kind, self.standing.claim(job, kind), self._cuts)
         if found is None or self._soon(record, job, kind, found.jobs):
             return False
         for gang in found.gangs:
@@ -225,7 +227,7 @@ class Sweep:
         draft = self._draft
         if self._preemptors >= MAX_PREEMPTORS:
             return False
-        found = find_moves(draft, record, job, kind, self._movable)
+        found = find_moves(draft, record, job, kind, self._movable, self._cuts)
         if found is None or self._soon(record, job, kind, found.jobs):
             return False
         for key, spot in found.spots.items():
@@ -243,7 +245,8 @@ class Sweep:
     def _promise(self, record: JobRecord, job: Job, spot: Spot, disturbed: tuple[JobKey, ...]) -> None:
         """The gang waits for what those who were told to step aside still hold of its spot."""
         self._disturbed(disturbed)
-        self._draft.promise(record, job, spot, {*waiting_for(self._draft, spot), *disturbed})
+        waits = {*waiting_for(self._draft, spot), *disturbed}
+        self._draft.promise(record, job, spot, waits, unproved=tuple(self._cuts.items()))
 
     def _disturbed(self, gangs: tuple[JobKey, ...]) -> None:
         """These were told to stop: what they free beyond the need belongs to nobody, and everything is to be tried anew."""
@@ -278,5 +281,5 @@ class Sweep:
         self._disturbed(disturbed)
         waits = {*waiting_for(draft, found.spot), *disturbed}
         gap = () if found.proved else (("lost", int(found.lost)), ("lostAtLeast", int(found.bound)))
-        draft.promise(record, job, found.spot, waits, victims=found.jobs, unproved=gap)
+        draft.promise(record, job, found.spot, waits, victims=found.jobs, unproved=(*gap, *self._cuts.items()))
         return True

@@ -8,7 +8,7 @@ that a protection keeps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import combinations
@@ -91,20 +91,30 @@ def movable(draft: Draft, shields: Shields, record: JobRecord) -> Candidate | No
     )  # fmt: skip
 
 
-def find_moves(draft: Draft, record: JobRecord, job: Job, gpu_type: GpuType, known: Movable) -> Moves | None:
-    """The mildest set of gangs whose moving starts this one, or None when none is found within the steps."""
+def find_moves(
+    draft: Draft, record: JobRecord, job: Job, gpu_type: GpuType, known: Movable, cuts: MutableMapping[str, int]
+) -> Moves | None:
+    """The mildest set of gangs whose moving starts this one, or None when none is found within the steps.
+
+    `cuts`: where it is told that the steps ran out before all sets were seen.
+    """
     rules, engine = draft.desired.scheduling, draft.supply.engines[gpu_type]
     if rules.move_to_start == "never" or engine.free_gpus() < job.gpus or draft.breach(job, gpu_type):
         return None
     bundles = list(_bundles(draft, job, gpu_type, known))
     trials = 0
-    for chosen in mildest_first(bundles, rules.victim_order, rules.max_moves_per_start, SETS):
+    for seen, chosen in enumerate(mildest_first(bundles, rules.victim_order, rules.max_moves_per_start, SETS), 1):
+        if seen == SETS:
+            cuts["movesTried"] = seen
         if len({one.record.job for one in chosen}) < len(chosen):
             continue
         trials += 1
         found = _tried(draft, record, job, gpu_type, chosen)
-        if found is not None or trials >= TRIALS:
+        if found is not None:
             return found
+        if trials >= TRIALS:
+            cuts["movesTried"] = trials
+            return None
     return None
 
 

@@ -7,7 +7,7 @@ did since the checkpoint, as it restarts; it goes on in what is left of its own 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,8 +51,13 @@ class Shrinks:
         return tuple(sorted(gang.candidate.record.job for gang in self.gangs))
 
 
-def find_shrinks(draft: Draft, record: JobRecord, job: Job, gpu_type: GpuType, claim: Claim) -> Shrinks | None:
-    """The mildest set of elastic gangs whose shrinking starts this one, each no more than needed; None: there is none."""
+def find_shrinks(
+    draft: Draft, record: JobRecord, job: Job, gpu_type: GpuType, claim: Claim, cuts: MutableMapping[str, int]
+) -> Shrinks | None:
+    """The mildest set of elastic gangs whose shrinking starts this one, each no more than needed; None: there is none.
+
+    `cuts`: where it is told that not all sets were looked at; then all become smaller but those who can be spared.
+    """
     shields = Shields(draft)
     able = [one for one in claim.able if most_given(draft, one) and not is_shielded(draft, shields, one)]
     if not able:
@@ -61,10 +66,15 @@ def find_shrinks(draft: Draft, record: JobRecord, job: Job, gpu_type: GpuType, c
         search = _Search(draft, record, job, gpu_type, claim)
         if search.starts([(one, most_given(draft, one)) for one in able]) is None and not claim.caps:
             return None
-        for chosen in mildest_first([(one,) for one in able], draft.desired.scheduling.victim_order, len(able), SETS):
+        for seen, chosen in enumerate(
+            mildest_first([(one,) for one in able], draft.desired.scheduling.victim_order, len(able), SETS), 1
+        ):
             groups = {one.record.job: most_given(draft, one) for one in chosen}
             if search.starts([(one, groups[one.record.job]) for one in chosen]) is not None:
                 return search.least(chosen, groups)
+            if seen == SETS:
+                cuts["shrinksTried"] = seen
+                return search.spared(able)
     return None
 
 
@@ -153,6 +163,18 @@ class _Search:
             kept = gang.place.masks
             held = self._draft.masks(gang.candidate.record)
             yield gang.candidate.record, {n: m & ~kept.get(n, 0) for n, m in held.items() if m & ~kept.get(n, 0)}
+
+    def spared(self, able: Sequence[Candidate]) -> Shrinks | None:
+        """All of them but those without whom it starts as well, the dearest first; None when all are not enough."""
+        most = {one.record.job: most_given(self._draft, one) for one in able}
+        chosen = list(able)
+        if self.starts([(one, most[one.record.job]) for one in chosen]) is None:
+            return None
+        for one in sorted(able, key=lambda c: (-c.priority, -c.lost, -c.gpus, c.record.job)):
+            fewer = [c for c in chosen if c is not one]
+            if fewer and self.starts([(c, most[c.record.job]) for c in fewer]) is not None:
+                chosen = fewer
+        return self.least(chosen, most)
 
     def least(self, chosen: Sequence[Candidate], groups: dict[JobKey, int]) -> Shrinks | None:
         """Each of them gives up only as much as is needed, the last to have started first."""

@@ -259,6 +259,24 @@ def test_the_shrunk_gang_goes_on_with_a_smaller_world_beside_the_new_one() -> No
 # --- growth ---
 
 
+@pytest.mark.parametrize(("gangs", "cut"), [(6, False), (10, True)])
+def test_when_not_all_sets_can_be_looked_at_all_shrink_but_who_can_be_spared_and_that_is_published(
+    gangs: int, cut: bool
+) -> None:
+    """All but one of them are needed: of 2^6 sets that is found exactly, of 2^10 not."""
+    nodes = [f"n{n}" for n in range(gangs)]
+    jobs = [stretchy(f"nlp/e{n}", 2, 1, 2) for n in range(gangs)]
+    desired = world({"s": {"r": nodes}}, jobs=[*jobs, job(NEW, 4 * (gangs - 1))], rules=RULES)
+    begun = [Instant(START + n * MINUTE) for n in range(gangs)]
+    records = [
+        running(desired, one.key, {node: 8}, started=at) for one, node, at in zip(jobs, nodes, begun, strict=True)
+    ]
+    after = decided(desired, *records)
+    assert sorted(told(after, Cause.RESIZED)) == [f"nlp/e{n}" for n in range(1, gangs)]  # e0 would lose most
+    assert told(after, Cause.PREEMPTED) == {}
+    assert after.jobs[NEW].reason.number("shrinksTried") == (500 if cut else None)
+
+
 THREE: Spines = {"s": {"r": ["n1", "n2", "n3"]}}
 
 
