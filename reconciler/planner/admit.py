@@ -19,7 +19,7 @@ from reconciler.planner.backfill import Bookings, Openness
 from reconciler.planner.blend import with_shrinks
 from reconciler.planner.draft import Draft
 from reconciler.planner.hold import Holds
-from reconciler.planner.mixed import mixed_spot
+from reconciler.planner.mixed import mixed_after, mixed_spot, mixed_victims
 from reconciler.planner.moves import Movable, find_moves, move
 from reconciler.planner.order import Line
 from reconciler.planner.placement import Shape, Spot, shape_of
@@ -139,15 +139,20 @@ class Sweep:
         with self.bookings.lifted(later):
             self._open_to = later
             types = self._unbooked(job, later)
-            ways = (self._on_releasing, self._on_spares, self._by_shrinking)
-            if any(way(record, job, kind) for way in ways for kind in types):
+            if any(self._on_releasing(record, job, kind) for kind in types):
+                return True
+            if self._on_several_releasing(record, job, types):
+                return True
+            if any(way(record, job, kind) for way in (self._on_spares, self._by_shrinking) for kind in types):
                 return True
         if any(
             self._by_moving(record, job, kind) for kind in types
         ):  # who moves minds all bookings: its end is another
             return True
         with self.bookings.lifted(later):
-            return any(self._by_preemption(record, job, kind) for kind in types)
+            if any(self._by_preemption(record, job, kind) for kind in types):
+                return True
+            return self._by_preemption_on_several(record, job, types)
 
     def _is_unbooked(self, job: Job, kind: GpuType) -> bool:
         return self.bookings.delayed(job, kind, ()) is None
@@ -177,12 +182,44 @@ class Sweep:
 
     def _on_several(self, record: JobRecord, job: Job, types: list[GpuType]) -> bool:
         """Free GPUs of several types, for a job that says it may be so."""
-        if not job.mixed_types or len(types) < len(self._draft.types_for(job)):
+        if not self._mixes(job, types):
             return False
         spot = mixed_spot(self._draft, record, job)
         if spot is not None:
             self._draft.start(record, job, spot)
         return spot is not None
+
+    def _mixes(self, job: Job, types: list[GpuType]) -> bool:
+        """It may use several types at once, and none of them is kept for others."""
+        return job.mixed_types and len(types) >= max(2, len(self._draft.types_for(job)))
+
+    def _on_several_releasing(self, record: JobRecord, job: Job, types: list[GpuType]) -> bool:
+        """GPUs of several types, some of them being released."""
+        draft = self._draft
+        if not self._mixes(job, types) or not any(draft.releasing(kind) for kind in types):
+            return False
+        spot = mixed_after(draft, record, job)
+        if spot is not None:
+            draft.promise(record, job, spot, waiting_for(draft, spot))
+        return spot is not None
+
+    def _by_preemption_on_several(self, record: JobRecord, job: Job, types: list[GpuType]) -> bool:
+        """GPUs of several types, some of them held by lower priorities of its queue."""
+        draft = self._draft
+        if not self._mixes(job, types) or self._preemptors >= MAX_PREEMPTORS:
+            return False
+        found = mixed_victims(draft, record, job, [self.standing.claim(job, kind) for kind in types])
+        if found is None:
+            return False
+        spot, gangs = found
+        victims = tuple(sorted(one.record.job for one in gangs))
+        for victim in victims:
+            draft.evict(draft.records[victim], record.job)
+        self._disturbed(victims)
+        waits, lost = {*waiting_for(draft, spot), *victims}, sum(one.lost for one in gangs)
+        gap = (("lost", int(lost)), ("lostAtLeast", 0)) if len(victims) > 1 else ()
+        draft.promise(record, job, spot, waits, victims=victims, unproved=gap)
+        return True
 
     def _on_releasing(self, record: JobRecord, job: Job, kind: GpuType) -> bool:
         """Free GPUs and those already being released and promised to nobody: a promise without victims."""

@@ -303,8 +303,9 @@ def test_who_would_be_evicted_with_others_only_shrinks_when_that_is_enough(least
         assert wide.promise is not None
         assert len(wide.promise.placement.ranks) == left
         assert after.jobs[NEW].victims == (JobKey("nlp/small"),)
-        assert after.jobs[NEW].promise is not None
-        assert after.jobs[NEW].promise.waiting_for == ("nlp/small", "nlp/wide")
+        promise = after.jobs[NEW].promise
+        assert promise is not None
+        assert promise.waiting_for == ("nlp/small", "nlp/wide")
     else:
         assert sorted(told(after, Cause.PREEMPTED)) == ["nlp/small", "nlp/wide"]
 

@@ -60,6 +60,7 @@ def asked(draw: st.DrawFn, number: int) -> Job:
         cpus_per_gpu=draw(st.sampled_from((0, 0, 6, 12))),
         tolerations=draw(st.sampled_from(((), ("ci",)))),
         node_labels=draw(st.sampled_from(({}, {}, {"fs": "fast"}))),
+        mixed_types=draw(st.booleans()),
     )
 
 
