@@ -64,6 +64,7 @@ class RepositoryRules:
     mass_removal_ppm: int = 300_000
     rewrites_need_acknowledgement: bool = False
     require_signed_desired: bool = False
+    authority_enforced: bool = True
     publish_interval: Nanoseconds = Nanoseconds(0)
     state_url: str = ""
     state_mirror: str = ""

@@ -100,7 +100,7 @@ SENTENCES: dict[ReasonCode, str] = {
     ReasonCode.BACK_OFF: "failed {failures} times, last: {last}; next attempt at {until}",
     ReasonCode.QUEUE_GONE: "queue {queue} no longer exists",
     ReasonCode.INVALID: "its file is invalid: {problem}",
-    ReasonCode.ADMISSIONS_FROZEN: "nothing is admitted while a cluster file is invalid: {file}",
+    ReasonCode.ADMISSIONS_FROZEN: "nothing is admitted while a cluster file is invalid or withheld: {file}",
     ReasonCode.POLICY: "policy {policy} denies it ({rule}): {message}",
     ReasonCode.APPROVAL: "policy {policy} wants approval by {approvers} ({rule}): {message}",
     ReasonCode.POLICY_PLAN: "policy {policy} denies what its start would do ({rule}): {message}",

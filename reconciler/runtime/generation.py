@@ -166,7 +166,7 @@ def decided(inputs: Inputs) -> Decided:
     judge: Judge | None = None
     if (verdicts := inputs.verdicts) is not None:
         held = verdicts.holds(standing(inputs))
-        inputs = replace(inputs, desired=replace(inputs.desired, policy=held))
+        inputs = replace(inputs, desired=replace(inputs.desired, policy={**held, **inputs.desired.policy}))
         judge = judge_of(verdicts.over_plans, inputs.desired, previous)
     decision = decide(inputs.desired, inputs.observed, previous, inputs.now, judge)
     found = violations(inputs.desired, inputs.observed, previous, decision.allocation)
@@ -264,8 +264,8 @@ def inputs_digest(inputs: Inputs, seen: Files) -> str:
     `seen` are the observation's files.
     """
     lines = [f"desired {path} {oid}" for path, oid in sorted(inputs.read)]
-    lines += [f"frozen {path} {_blob_id(content)}" for path, content in sorted(inputs.frozen.items())]
-    lines += [f"observed {path} {_blob_id(content)}" for path, content in sorted(seen.items())]
+    lines += [f"frozen {path} {blob_id(content)}" for path, content in sorted(inputs.frozen.items())]
+    lines += [f"observed {path} {blob_id(content)}" for path, content in sorted(seen.items())]
     lines += [f"previous {inputs.previous.commit}", f"now {_not_before(inputs)}", f"version {DECISION_VERSION}"]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -288,11 +288,12 @@ def _not_before(inputs: Inputs) -> Instant:
 def _decision_id(digest: str, changes: Changes) -> str:
     out = hashlib.sha256(digest.encode())
     for path, content in sorted(changes.items()):
-        out.update(f"\n{path} {'-' if content is None else _blob_id(content)}".encode())
+        out.update(f"\n{path} {'-' if content is None else blob_id(content)}".encode())
     return out.hexdigest()[:32]
 
 
-def _blob_id(content: bytes) -> str:
+def blob_id(content: bytes) -> str:
+    """The id git gives to a file of this content."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from reconciler.documents.withheld import WITHHELD, withheld_of
 from reconciler.errors import Fenced, GangOpsError, StoreError, Unreachable
 from reconciler.model.decision import Action
 from reconciler.model.desired import Desired
@@ -19,6 +20,7 @@ from reconciler.model.observed import NodeObservation, Observed, Provenance
 from reconciler.model.units import SECOND, CommitId, GpuSeconds, Instant, JobKey, Nanoseconds, NodeName
 from reconciler.ports import Clock, Committed, Engine
 from reconciler.render.story import body, subject
+from reconciler.runtime.authorised import Authority
 from reconciler.runtime.generation import Generation, Inputs, NextGeneration, next_generation, read_generation, trailers
 from reconciler.runtime.proofs import Proofs
 from reconciler.runtime.provenance import provenance_after
@@ -29,6 +31,8 @@ from reconciler.store.mirror import Fetched, Mirror
 from reconciler.store.publish import PublishedMark, PushResult, check_continues, publish
 from reconciler.store.statecommit import Message, Writer, build_on
 
+_TOLD = 3
+"""Withheld changes a condition names."""
 _RACES = 8
 """Lost pushes in a row before a round gives up and waits for the next one."""
 
@@ -78,6 +82,7 @@ class Reconciler:
         self._mark = mark
         self._writer = writer
         self._reader = reader
+        self._authority = Authority(mirror.git, reader)
         self._engine = engine
         self._clock = clock
         self._cluster_id = cluster_id
@@ -118,7 +123,9 @@ class Reconciler:
             fetched = self._fetch()
             current = self._continue_from(fetched)
             # 2. What is desired, and may this change be acted on?
-            want = wanted(self._mirror.git, self._reader, fetched.desired or None, self._away, current)
+            want = wanted(
+                self._mirror.git, self._reader, self._authority, fetched.desired or None, self._away, current
+            )  # fmt: skip
             # 3. What is seen? The engine starts from the committed observation.
             self._start_engine(want.desired, current)
             now = Instant(max(self._clock.now(), current.allocation.decided_at))
@@ -220,9 +227,9 @@ class Reconciler:
         return self._brought[1]
 
     def _worth_a_commit(self, following: NextGeneration, current: Generation, desired: Desired, now: Instant) -> bool:
-        """A decision that changes something, at once. Nodes that came, went or changed, once a cycle; receipts and
+        """A decision that changes something, or a change that is withheld from it, at once. Nodes that came, went or changed, once a cycle; receipts and
         checkpoint times alone, once `observed.coalesce`."""
-        if following.decision.changed:
+        if following.decision.changed or following.inputs.frozen.get(WITHHELD) != current.frozen.get(WITHHELD):
             return True
         if not following.observed_moved:
             return False
@@ -274,15 +281,28 @@ class Reconciler:
                 "changes": subject(following.decision, ""),
             },
         )
+        known = {(one.path, one.blob) for one in withheld_of(following.inputs.previous.frozen)}
+        for one in withheld_of(following.inputs.frozen):
+            if (one.path, one.blob) not in known:
+                fields = {"file": one.path, "commit": one.commit[:12], "lacks": one.needs[0].need, "who": list(one.who)}
+                self._report("withheld", fields)
 
     def _settled(self, want: Wanted) -> None:
         if want.held is not None:
             self._become(_condition_of(want.held))
             return
-        invalid = sum(d.is_error for d in want.read.diagnostics)
-        reason = "InvalidDocuments" if invalid else "Applied"
-        message = f"{invalid} problems in the desired tree; `gangops validate` names them" if invalid else ""
-        self._become(Condition(ready=True, reason=reason, message=message))
+        invalid, withheld = sum(d.is_error for d in want.read.diagnostics), want.read.withheld
+        condition = Condition(ready=True)
+        if withheld:
+            told = "; ".join(f"{one.path}, {one.brought}" for one in withheld[:_TOLD])
+            message = f"{len(withheld)} changes wait for somebody with authority: {told}"
+            condition = Condition(
+                ready=True, reason="AuthorityMissing", message=message, remedy=f"For the first, {withheld[0].remedy}."
+            )
+        elif invalid:
+            message = f"{invalid} problems in the desired tree; `gangops validate` names them"
+            condition = Condition(ready=True, reason="InvalidDocuments", message=message)
+        self._become(condition)
 
     def _failed(self, err: GangOpsError) -> None:
         self._become(_condition_of(err))

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from reconciler.documents.layout import JOBS, path_of
+from reconciler.documents.layout import POLICIES, ROOT, is_job, path_of
 from reconciler.documents.lint import Documents, documents_of
+from reconciler.documents.withheld import ACKNOWLEDGE_CHANGE
 from reconciler.errors import StoreError
 from reconciler.model.observed import Person, Proof, Provenance
 from reconciler.model.units import CommitId, JobKey
@@ -36,14 +37,17 @@ _MOST_COMMITS = 5000
 _PERSON = re.compile(r"(?P<name>[^<]*)<(?P<email>[^<>]*)>")
 _NOREPLY = re.compile(r"(?:\d+\+)?(?P<login>[A-Za-z0-9-]+)@users\.noreply\.")
 _PULL = (re.compile(r"Merge pull request #(\d+) from "), re.compile(r"\(#(\d+)\)$"))
+_BEGINNING = re.compile(r"[0-9a-f]{12,64}")
+_OURS = (ROOT.rstrip("/"), POLICIES.rstrip("/"))
+_STRENGTH = {Proof.NONE: 0, Proof.FORGE: 1, Proof.SIGNATURE: 2}
 _AGREED = frozenset({"approved-by", "reviewed-by"})
 
 Known = Mapping[JobKey, Provenance]
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
-    """What one commit of the desired branch says of people."""
+class Facts:
+    """What one commit of the desired branch says of people. `approvers` are others than the author."""
 
     commit: CommitId
     author: Person
@@ -61,19 +65,22 @@ def provenance_after(git: Git, known: Known, read: ReadDesired, base: ReadDesire
     desired = read.desired
     if desired is None:
         return known
-    files = {path: oid for path, oid in read.read if path.startswith(JOBS)}
+    files = {path: oid for path, oid in read.read if is_job(path)}
+    # Somebody may stand behind a change now whom nobody knew of when it came.
+    released = {one.path for one in (base.withheld if base is not None else ())} - {one.path for one in read.withheld}
     fresh = [
         key
         for key in desired.jobs
-        if key not in desired.frozen and ((seen := known.get(key)) is None or seen.file != files.get(path_of(key), ""))
+        if key not in desired.frozen
+        and ((seen := known.get(key)) is None or seen.file != files.get(path_of(key), "") or path_of(key) in released)
     ]
     if not fresh and known.keys() <= desired.jobs.keys():
         return known
-    brought = _brought_by(git, desired.commit, decided, {path_of(key) for key in fresh}) if fresh else {}
-    facts = _facts_of(git, set(brought.values()), (base or read).documents or documents_of(()))
+    people = (base or read).documents or documents_of(())
+    facts = facts_of(git, desired.commit, decided, {path_of(key) for key in fresh}, people) if fresh else {}
     found = {key: seen for key, seen in known.items() if key in desired.jobs}
     for key in fresh:
-        fact = facts.get(brought.get(path_of(key), ""), _unknown(desired.commit))
+        fact = facts[path_of(key)]
         found[key] = Provenance(
             job=key,
             digest=desired.jobs[key].digest,
@@ -87,29 +94,73 @@ def provenance_after(git: Git, known: Known, read: ReadDesired, base: ReadDesire
     return {key: found[key] for key in sorted(found)}
 
 
-def _unknown(commit: CommitId) -> _Facts:
-    return _Facts(commit, Person(), "", (), Proof.NONE)
+def facts_of(git: Git, tip: str, decided: str, paths: Collection[str], people: Documents) -> dict[str, Facts]:
+    """What is known of who brought each of these paths to the desired branch, those who acknowledged it included.
+
+    `decided` is the desired commit of the last decision: what came since is looked at first, and acknowledged since.
+    """
+    brought = _brought_by(git, tip, decided, set(paths))
+    acknowledged = _acknowledged(git, tip, decided)
+    told = _told_by(git, {*brought.values(), *acknowledged.values()}, people)
+    unknown = Facts(CommitId(tip), Person(), "", (), Proof.NONE)
+    found = {path: told.get(brought.get(path, ""), unknown) for path in paths}
+    return {path: _vouched(fact, acknowledged, told) for path, fact in found.items()}
+
+
+# --- who stands behind it afterwards ------------------------------------------------------------------------------
+
+
+def _acknowledged(git: Git, tip: str, decided: str) -> dict[str, str]:
+    """By what is acknowledged, a commit or its beginning: the commit of the branch that says so."""
+    listed = git.run("rev-list", "--first-parent", f"--max-count={_MOST_COMMITS}", *_since(git, tip, decided))
+    commits = listed.stdout.decode("ascii").split()
+    metas = {commit: parse_commit(commit, raw) for commit, raw in raw_commits(git, commits).items()}
+    heads = {meta.parents[1]: commit for commit, meta in metas.items() if len(meta.parents) > 1}
+    metas.update({head: parse_commit(head, raw) for head, raw in raw_commits(git, heads).items()})
+    found: dict[str, str] = {}
+    for commit, meta in metas.items():
+        for key, value in meta.trailers:
+            if key == ACKNOWLEDGE_CHANGE and _BEGINNING.fullmatch(value.strip()):
+                found.setdefault(value.strip(), heads.get(commit, commit))
+    return found
+
+
+def _vouched(fact: Facts, acknowledged: Mapping[str, str], told: Mapping[str, Facts]) -> Facts:
+    """The facts with those of who acknowledged the commit; what is proven better does not rest on what is proven less."""
+    by = next((told[who] for said, who in acknowledged.items() if fact.commit.startswith(said)), None)
+    if by is None or by.proven is Proof.NONE or by.commit == fact.commit:
+        return fact
+    if _STRENGTH[by.proven] > _STRENGTH[fact.proven]:
+        return replace(fact, author=by.author, approvers=by.approvers, proven=by.proven)
+    agreed = (*fact.approvers, by.author, *by.approvers)
+    approvers = tuple(dict.fromkeys(person for person in agreed if _is_other(person, fact.author)))
+    return replace(fact, approvers=approvers, proven=by.proven)
 
 
 # --- which commit -------------------------------------------------------------------------------------------------
 
 
+def _since(git: Git, tip: str, decided: str) -> list[str]:
+    """The range of commits that came since the last decision; all, where that commit is no ancestor or the tip."""
+    return [tip, f"^{decided}"] if decided != tip and is_ancestor(git, decided, tip) else [tip]
+
+
 def _brought_by(git: Git, tip: str, decided: str, paths: set[str]) -> dict[str, str]:
     """The newest commit of the branch's own line that changed each of these paths, by path."""
-    since = [f"^{decided}"] if decided != tip and is_ancestor(git, decided, tip) else []
-    found = _changed_in(git, [tip, *since], paths)
+    since = _since(git, tip, decided)
+    found = _changed_in(git, since, paths)
     # A file that came back, or that no earlier decision knew: look further.
     left = paths - found.keys()
-    return {**_changed_in(git, [tip], left), **found} if left and since else found
+    return {**_changed_in(git, [tip], left), **found} if left and len(since) > 1 else found
 
 
 def _changed_in(git: Git, range_: Sequence[str], paths: set[str]) -> dict[str, str]:
-    listed = git.run("rev-list", "--first-parent", "--parents", f"--max-count={_MOST_COMMITS}", *range_, "--", JOBS)
-    # Parents are rewritten to those that changed a job; the tree compared with has the same jobs all the same.
+    listed = git.run("rev-list", "--first-parent", "--parents", f"--max-count={_MOST_COMMITS}", *range_, "--", *_OURS)
+    # Parents are rewritten to those that changed a file of ours; the tree compared with has the same files all the same.
     pairs = [line.split() for line in listed.stdout.decode("ascii").splitlines()]
     lines = "".join(f"{' '.join(pair[:2])}\n" for pair in pairs)
     told = git.run(
-        "diff-tree", "--stdin", "--root", "-r", "--no-renames", "--name-only", "--", JOBS, stdin=lines.encode()
+        "diff-tree", "--stdin", "--root", "-r", "--no-renames", "--name-only", "--", *_OURS, stdin=lines.encode()
     )  # fmt: skip
     found: dict[str, str] = {}
     commit = ""
@@ -126,7 +177,7 @@ def _changed_in(git: Git, range_: Sequence[str], paths: set[str]) -> dict[str, s
 # --- what it says -----------------------------------------------------------------------------------------------
 
 
-def _facts_of(git: Git, commits: Iterable[str], people: Documents) -> dict[str, _Facts]:
+def _told_by(git: Git, commits: Iterable[str], people: Documents) -> dict[str, Facts]:
     raws = dict(raw_commits(git, sorted(commits)))
     metas = {commit: parse_commit(commit, raw) for commit, raw in raws.items()}
     merged = sorted({meta.parents[1] for meta in metas.values() if len(meta.parents) > 1} - raws.keys())
@@ -138,7 +189,7 @@ def _facts_of(git: Git, commits: Iterable[str], people: Documents) -> dict[str, 
 
 def _facts(
     commit: str, metas: Mapping[str, CommitMeta], raws: Mapping[str, bytes], people: Documents, signers: str
-) -> _Facts:
+) -> Facts:
     meta = metas[commit]
     brought = metas.get(meta.parents[1], meta) if len(meta.parents) > 1 else meta
     signer = _signed_by(raws[commit], meta, people, signers)
@@ -151,7 +202,7 @@ def _facts(
     if proven is Proof.FORGE:
         agreed += [_said(value, people) for key, value in meta.trailers if key.lower() in _AGREED]
     approvers = tuple(dict.fromkeys(person for person in agreed if _is_other(person, author)))
-    return _Facts(CommitId(commit), author, _pull_request(meta), approvers, proven)
+    return Facts(CommitId(commit), author, _pull_request(meta), approvers, proven)
 
 
 def _is_other(person: Person, author: Person) -> bool:
@@ -182,6 +233,12 @@ def _said(value: str, people: Documents) -> Person:
 
 
 # --- signatures ---------------------------------------------------------------------------------------------------
+
+
+def signer_of(git: Git, commit: str, people: Documents) -> Person | None:
+    """The user whose key signed this commit; None without a signature that verifies."""
+    raw = raw_commits(git, (commit,))[commit]
+    return _signed_by(raw, parse_commit(commit, raw), people, _signers(people))
 
 
 def _signers(people: Documents) -> str:

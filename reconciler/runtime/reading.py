@@ -10,12 +10,16 @@ from pathlib import Path
 
 from reconciler.documents.cache import ParseCache, restored
 from reconciler.documents.check import Item
-from reconciler.documents.desired import LoadedDesired, SourceFile, load_desired
-from reconciler.documents.layout import key_of
+from reconciler.documents.desired import LoadedDesired, SourceFile, load_desired, source_file
+from reconciler.documents.layout import is_document, is_job, key_of
 from reconciler.documents.lint import Documents
+from reconciler.documents.surroundings import Surroundings
+from reconciler.documents.withheld import WITHHELD, Withheld, blocks, withheld_bytes, withheld_of
 from reconciler.errors import Diagnostic, sorted_by_place
 from reconciler.model.desired import Desired
+from reconciler.model.reasons import ReasonCode
 from reconciler.model.units import CommitId, JobKey
+from reconciler.policy.merged import still_lacks
 from reconciler.policy.rules import lint_policies
 from reconciler.policy.verdicts import Memory, Verdicts
 from reconciler.runtime.generation import Generation
@@ -33,6 +37,7 @@ class ReadDesired:
     """`desired` is None when no valid form of the cluster's own files exists. `read`: paths and blob ids.
 
     `verdicts`: what the tree's policies say; None when it has none. `documents` are the cluster's own, `items` its jobs'.
+    `withheld` are changes that nobody with authority stands behind: their files count as they were before.
     """
 
     desired: Desired | None
@@ -42,11 +47,13 @@ class ReadDesired:
     verdicts: Verdicts | None = None
     documents: Documents | None = None
     items: Mapping[JobKey, Item] = field(default_factory=dict)
+    around: Surroundings | None = None
+    withheld: tuple[Withheld, ...] = ()
 
     @property
     def sound(self) -> bool:
-        """No file is invalid, so that no older form of any was looked at."""
-        return self.desired is not None and not any(d.is_error for d in self.diagnostics)
+        """No file is invalid or withheld, so that no older form of any was looked at."""
+        return self.desired is not None and not self.withheld and not any(d.is_error for d in self.diagnostics)
 
 
 class DesiredReader:
@@ -61,23 +68,27 @@ class DesiredReader:
         if cache is not None:
             with contextlib.suppress(OSError):
                 self._cache = restored(cache.read_bytes())
-        self._last: tuple[str, Mapping[str, bytes], ReadDesired] | None = None
+        self._last: tuple[tuple[str, tuple[Withheld, ...] | None], Mapping[str, bytes], ReadDesired] | None = None
         self._recorded: tuple[tuple[str | None, str, Mapping[str, bytes]], ReadDesired] | None = None
 
-    def read(self, commit: str, previous: Generation | None) -> ReadDesired:
+    def read(
+        self, commit: str, previous: Generation | None, withheld: tuple[Withheld, ...] | None = None
+    ) -> ReadDesired:
         """The tree of a commit; a file that is invalid there stands in its last valid form, if there is one.
 
+        `withheld` are changes not to be acted on; None: those withheld before and unchanged since.
         Raises StoreError (PathNotFound) when `cluster-state/` is missing: not found never reads as empty.
         """
         frozen = previous.frozen if previous else NOTHING
-        if self._last is not None and self._last[0] == commit:
+        asked = (commit, withheld)
+        if self._last is not None and self._last[0] == asked:
             _, then, found = self._last
             # What we froze ourselves is what the last generation holds now: the answer is the same.
-            if found.sound or frozen in (then, found.frozen):
+            if (found.sound and WITHHELD not in frozen) or frozen in (then, found.frozen):
                 return found
-        last_valid = _DesiredThen(self._git, previous.commit) if previous else NOTHING
-        found = self._load(commit, "", CommitId(commit), frozen, last_valid)
-        self._last = (commit, frozen, found)
+        last_valid = _DesiredThen(self._git, previous) if previous else NOTHING
+        found = self._load(commit, "", CommitId(commit), frozen, last_valid, withheld)
+        self._last = (asked, frozen, found)
         self._save()
         return found
 
@@ -102,30 +113,96 @@ class DesiredReader:
             fresh.replace(self._file)
 
     def _load(
-        self, commit: str, prefix: str, named: CommitId, frozen: Mapping[str, bytes], last_valid: Mapping[str, bytes]
-    ) -> ReadDesired:
+        self, commit: str, prefix: str, named: CommitId, frozen: Mapping[str, bytes], last_valid: Mapping[str, bytes],
+        withheld: tuple[Withheld, ...] | None = None,
+    ) -> ReadDesired:  # fmt: skip
         contents = _read(self._git, commit, prefix)
         refused = {d.place.file.removeprefix(prefix): d for d in contents.diagnostics if d.is_error}
         files = [_source(entry, prefix, contents.blobs, refused) for entry in contents.entries]
+        read = tuple((entry.path.removeprefix(prefix), entry.oid) for entry in contents.entries)
+        known = withheld_of(frozen)
+        if withheld is None:
+            withheld = _unchanged(known, read)
+        older = _authorised(withheld, known, frozen, last_valid)
+        files = _replaced(files, withheld, older)
         loaded = load_desired(files, named, frozen=frozen, last_valid=last_valid, cache=self._cache)
         verdicts = _verdicts(loaded, self._memory)
         policies = loaded.cluster.documents.of("Policy") if loaded.cluster is not None else ()
         told = [d for d in loaded.diagnostics if d.place.file not in refused]
         told += lint_policies(policies)
+        told += [one.diagnostic for one in withheld]
         return ReadDesired(
-            desired=_with_codes(loaded.desired, refused),
+            desired=_holding(_with_codes(loaded.desired, refused), withheld, older),
             diagnostics=sorted_by_place([*told, *contents.diagnostics]),
-            frozen=loaded.frozen,
-            read=tuple((entry.path.removeprefix(prefix), entry.oid) for entry in contents.entries),
+            frozen=_kept(loaded.frozen, withheld, older),
+            read=read,
             verdicts=verdicts,
             documents=loaded.cluster.documents if loaded.cluster is not None else None,
             items=loaded.items,
+            around=loaded.cluster.around if loaded.cluster is not None else None,
+            withheld=withheld,
         )
 
 
 def _read(git: Git, commit: str, prefix: str) -> TreeContents:
     paths = (f"{prefix}{CLUSTER_PATH}", f"{prefix}{POLICY_PATH}")
     return read_tree(git, commit, paths, optional=(paths[1],))
+
+
+# --- changes that wait for somebody with authority ---
+
+
+def _unchanged(known: tuple[Withheld, ...], read: tuple[tuple[str, str], ...]) -> tuple[Withheld, ...]:
+    """Those withheld before whose file is the same still, and whose recorded people lack what it takes."""
+    now = dict(read) if known else {}
+    return tuple(one for one in known if now.get(one.path, "") == one.blob and still_lacks(one))
+
+
+def _authorised(
+    withheld: tuple[Withheld, ...], known: tuple[Withheld, ...], frozen: Mapping[str, bytes],
+    last_valid: Mapping[str, bytes],
+) -> dict[str, bytes]:  # fmt: skip
+    """The last authorised content of each withheld file, by path; a file that is new has none."""
+    before = {one.path for one in known}
+    found: dict[str, bytes] = {}
+    for one in withheld:
+        content = frozen.get(one.path) if one.path in frozen or one.path in before else last_valid.get(one.path)
+        if content is not None:
+            found[one.path] = content
+    return found
+
+
+def _replaced(
+    files: list[SourceFile], withheld: tuple[Withheld, ...], older: Mapping[str, bytes]
+) -> list[SourceFile]:  # fmt: skip
+    """The files as they count. A new job stays, to be held; a new file of the cluster is left out."""
+    if not withheld:
+        return files
+    gone = {one.path for one in withheld if one.path in older or not is_job(one.path)}
+    back = [source_file(path, content) for path, content in older.items() if is_document(path)]
+    return [*(file for file in files if file.path not in gone), *back]
+
+
+def _holding(desired: Desired | None, withheld: tuple[Withheld, ...], older: Mapping[str, bytes]) -> Desired | None:
+    """New jobs are held; while a file of the cluster is withheld, nothing is admitted."""
+    if desired is None or not withheld:
+        return desired
+    held = {key: one.hold for one in withheld if one.path not in older and (key := key_of(one.path)) in desired.jobs}
+    kept = {key for path in older if (key := key_of(path)) in desired.jobs}
+    return replace(
+        desired,
+        frozen=desired.frozen | {key for key in kept if key is not None},
+        policy={key: hold for key, hold in held.items() if key is not None},
+        blocked=desired.blocked or blocks(withheld),
+    )
+
+
+def _kept(
+    frozen: Mapping[str, bytes], withheld: tuple[Withheld, ...], older: Mapping[str, bytes]
+) -> Mapping[str, bytes]:  # fmt: skip
+    if not withheld:
+        return frozen
+    return dict(sorted({**frozen, **older, WITHHELD: withheld_bytes(withheld)}.items()))
 
 
 def _with_codes(desired: Desired | None, refused: Mapping[str, Diagnostic]) -> Desired | None:
@@ -152,14 +229,22 @@ def _source(entry: TreeEntry, prefix: str, blobs: Mapping[str, bytes], refused: 
 
 
 class _DesiredThen(Mapping[str, bytes]):
-    """The files of the desired tree a state commit answered, each looked up when it is asked for."""
+    """The files of the desired tree a state commit answered, each looked up when it is asked for.
 
-    def __init__(self, git: Git, state_commit: str) -> None:
+    A job that had no valid form then has none in it: by itself its file may look sound.
+    """
+
+    def __init__(self, git: Git, previous: Generation) -> None:
         self._git = git
-        self._commit = state_commit
+        self._commit = previous.commit
+        self._jobs = previous.allocation.jobs
         self._paths: tuple[str, ...] | None = None
 
     def __getitem__(self, path: str) -> bytes:
+        key = key_of(path)
+        known = self._jobs.get(key) if key is not None else None
+        if known is not None and known.reason.code is ReasonCode.INVALID:
+            raise KeyError(path)
         found = file_at(self._git, self._commit, f"desired/{path}")
         if found is None:
             raise KeyError(path)

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 from reconciler.errors import GangOpsError, InvalidInput, StoreError
 from reconciler.model.desired import Desired
+from reconciler.model.units import CommitId
+from reconciler.runtime.authorised import Authority, check_signed
 from reconciler.runtime.generation import Generation
 from reconciler.runtime.guards import check_removal, check_rewrite, is_rewrite
 from reconciler.runtime.reading import DesiredReader, ReadDesired
 from reconciler.store.runner import Git
 
-HOLDS = frozenset({"PathNotFound", "MassRemovalRefused", "RewriteRefused"})
+HOLDS = frozenset({"PathNotFound", "MassRemovalRefused", "RewriteRefused", "UnsignedDesired"})
 """Codes of a desired commit that waits for a person."""
 
 
@@ -29,8 +31,9 @@ class Wanted:
 
 
 def wanted(
-    git: Git, reader: DesiredReader, newest: str | None, away: GangOpsError | None, current: Generation
-) -> Wanted:
+    git: Git, reader: DesiredReader, authority: Authority, newest: str | None, away: GangOpsError | None,
+    current: Generation,
+) -> Wanted:  # fmt: skip
     """What to act on after `current`. `newest` is the tip of the desired branch, or None with the reason `away`.
 
     Raises that reason, or InvalidInput and StoreError of the newest tree, when nothing was ever decided on.
@@ -38,7 +41,7 @@ def wanted(
     held = away
     if newest is not None:
         try:
-            return _newest(git, reader, newest, current)
+            return _newest(git, reader, authority, newest, current)
         except (StoreError, InvalidInput) as err:
             if isinstance(err, StoreError) and err.code not in HOLDS:
                 raise
@@ -50,20 +53,28 @@ def wanted(
     return Wanted(read=read, desired=read.desired, held=held)
 
 
-def _newest(git: Git, reader: DesiredReader, newest: str, current: Generation) -> Wanted:
+def _newest(git: Git, reader: DesiredReader, authority: Authority, newest: str, current: Generation) -> Wanted:
+    # 1. What does it say, with what was withheld before?
     read = reader.read(newest, current)
     if read.desired is None:
         raise InvalidInput(read.diagnostics)
-    _check_history(git, reader, read.desired, current)
+    # 2. May it be looked at at all?
+    decided = current.summary.desired_commit
+    if newest != decided:
+        before = reader.recorded(current.commit, decided, current.frozen)
+        _check_history(git, read.desired, before, decided)
+        check_signed(git, read, before, decided)
+    # 3. Which of its changes does nobody with authority stand behind? What is left must not take too much away.
+    read = authority.settled(read, current)
+    if read.desired is None:
+        raise InvalidInput(read.diagnostics)
     check_removal(git, read.desired, current.allocation)
     return Wanted(read=read, desired=read.desired)
 
 
-def _check_history(git: Git, reader: DesiredReader, desired: Desired, current: Generation) -> None:
+def _check_history(git: Git, desired: Desired, before: ReadDesired, decided: CommitId) -> None:
     """Where rewrites of the desired branch need an acknowledgement; by the rule of either side of the rewrite."""
-    decided = current.summary.desired_commit
     if not is_rewrite(git, desired.commit, decided):
         return
-    before = reader.recorded(current.commit, decided, current.frozen).desired
-    if any(rules is not None and rules.repository.rewrites_need_acknowledgement for rules in (desired, before)):
+    if any(rules is not None and rules.repository.rewrites_need_acknowledgement for rules in (desired, before.desired)):
         check_rewrite(git, desired.commit, decided)

@@ -46,7 +46,9 @@ class Repository(Strict):
     publish_interval: Duration = 0
     """At most one state commit in this time, for forges that limit pushes. 0s: no limit."""
     require_signed_desired: bool = False
-    """True: a desired commit without a trusted signature is not decided on."""
+    """True: a desired commit that no key of a User document signed is not decided on."""
+    authority: Literal["enforced", "off"] = "enforced"
+    """enforced: what is merged is acted on only if a member, admin or owner stands behind it, where queues name any."""
     rewrites_need_acknowledgement: bool = False
     """True: a force-pushed desired branch waits for someone to acknowledge it."""
     mass_removal: MassRemoval = MassRemoval.model_construct()

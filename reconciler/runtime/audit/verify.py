@@ -506,7 +506,8 @@ class _Judge:
             if not self._identical:
                 desired = read.desired
                 if read.verdicts is not None:
-                    desired = replace(desired, policy=read.verdicts.holds(now.observed.provenance))
+                    held = read.verdicts.holds(now.observed.provenance)
+                    desired = replace(desired, policy={**held, **desired.policy})
                 for one in violations(desired, now.observed, then.allocation, now.allocation):
                     self._says("judge", "InvariantBroken", str(one))
         except BrokenInvariant as err:
