@@ -24,8 +24,9 @@ from reconciler.model.units import Instant
 @click.option("--check", "digest", default=None, metavar="DIGEST",
               help="Only say whether a plan with this digest is still true; exit 6 when it is not.")  # fmt: skip
 @click.option("--detailed-exitcode", is_flag=True, help="Exit 2 when there are changes.")
-@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml", "markdown", "html"]), default="table",
-              help="How to print; JSON is described by schemas/plan.schema.json, the table is not an API.")  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml", "markdown", "html", "trailers"]), default="table",
+              help="How to print; JSON is described by schemas/plan.schema.json, the table is not an API; trailers are "
+              "for the merge commit, which then tells what was shown.")  # fmt: skip
 @fetch_option
 @click.pass_obj
 def plan(

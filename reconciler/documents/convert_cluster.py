@@ -363,6 +363,7 @@ def repository_rules_of(spec: Any) -> RepositoryRules:
         mass_removal_ppm=said.mass_removal.max_share,
         rewrites_need_acknowledgement=said.rewrites_need_acknowledgement,
         require_signed_desired=said.require_signed_desired,
+        victims_must_match_preview=said.victims_must_match_preview,
         authority_enforced=said.authority == "enforced",
         publish_interval=said.publish_interval,
         state_url=said.state.url,

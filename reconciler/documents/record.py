@@ -17,6 +17,7 @@ from reconciler.documents.places import PLACEMENT_FORM
 from reconciler.documents.values import Codec, Form
 from reconciler.errors import StoreError
 from reconciler.model.allocation import Allocation, JobRecord, Metrics, Placement, RunLengths, Tombstone, Usage
+from reconciler.model.decision import Difference
 from reconciler.model.inventory import Inventory
 from reconciler.model.observed import JobObservation, NodeObservation, Observed, Provenance
 from reconciler.model.reasons import Number, Reason, ReasonCode, sentence
@@ -40,7 +41,11 @@ NOTHING_SEEN = Observed()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """`allocation/summary.yaml`: one generation in a page. `trigger` says what made the loop decide."""
+    """`allocation/summary.yaml`: one generation in a page. `trigger` says what made the loop decide.
+
+    `previews` are digests of the previews that merges decided on for the first time were made on, `differs` where the
+    decision is not what a preview had shown.
+    """
 
     generation: int
     epoch: int
@@ -58,6 +63,8 @@ class Summary:
     usage_as_of: Instant = Instant(0)
     moved: tuple[Instant, ...] = ()
     run_lengths: tuple[RunLengths, ...] = ()
+    previews: tuple[str, ...] = ()
+    differs: tuple[Difference, ...] = ()
 
 
 def job_path(job: JobKey) -> str:

@@ -82,11 +82,40 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Denial:
-    """A policy does not want this decision: its name, the code of the rule that failed, and what people read."""
+    """A policy does not want this decision: its name, the code of the rule that failed, and what people read.
+
+    `job`: whose start it does not want; None: the one that is found (rule book §2.10).
+    """
 
     policy: str
     rule: str
     message: str
+    job: JobKey | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A job makes others pay otherwise than the preview of its merge had shown. `unseen` are those it did not name.
+
+    `preview` is the preview's digest, "" when none is known; `lost` and `lost_shown` are GPU-seconds of work.
+    """
+
+    job: JobKey
+    preview: str
+    unseen: tuple[JobKey, ...]
+    lost: GpuSeconds
+    lost_shown: GpuSeconds
+
+    @property
+    def told(self) -> str:
+        """The difference in a clause."""
+        of = f"preview sha256:{self.preview[:12]}" if self.preview else "no preview that is known"
+        if not self.unseen:
+            return f"{of} showed {self.lost_shown} GPU-seconds of lost work; it would be {self.lost}"
+        more = f" and {len(self.unseen) - 5} more" if len(self.unseen) > 5 else ""
+        named = ", ".join(self.unseen[:5])
+        shown = f"{of} showed" if not self.preview else f"its {of} did not show"
+        return f"would make {named}{more} pay, which {shown}"
 
 
 Judge = Callable[[Decision], tuple[Denial, ...]]

@@ -65,6 +65,7 @@ class RepositoryRules:
     rewrites_need_acknowledgement: bool = False
     require_signed_desired: bool = False
     authority_enforced: bool = True
+    victims_must_match_preview: bool = False
     publish_interval: Nanoseconds = Nanoseconds(0)
     state_url: str = ""
     state_mirror: str = ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from reconciler.model.units import BitsPerSecond, Bytes, CommitId, Digest, Instant, JobKey, NodeName
+from reconciler.model.units import BitsPerSecond, Bytes, CommitId, Digest, GpuSeconds, Instant, JobKey, NodeName
 from reconciler.model.xids import FATAL_XIDS, NOTHING_LEFT
 
 
@@ -200,11 +200,22 @@ class Person:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The preview a merge was made on: its digest, the state it stood on, who would pay, and how much work they lose."""
+
+    digest: str
+    generation: int
+    state: CommitId
+    victims: tuple[JobKey, ...] = ()
+    lost: GpuSeconds = GpuSeconds(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
     """Who brought a job's file into the desired tree, as of the commit that last changed it.
 
     `file` is the blob id this speaks of: a later edit does not ride on an earlier approval. `approvers` are people
-    other than the author. `proven` says what stands behind author and approvers.
+    other than the author. `proven` says what stands behind author, approvers and `preview`.
     """
 
     job: JobKey
@@ -215,6 +226,7 @@ class Provenance:
     pull_request: str = ""
     approvers: tuple[Person, ...] = ()
     proven: Proof = Proof.NONE
+    preview: Shown | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

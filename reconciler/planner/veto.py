@@ -1,6 +1,6 @@
 """May this decision be made at all? Policies over plans come in as an injected judge; what it denies is decided again.
 
-Rule book §2.10. A denial holds back the last job of the pass that made others stop or move, or, if none did, the last
+Rule book §2.10. A denial holds back the job it names; one that names none, the last job of the pass that made others stop or move, or, if none did, the last
 that started; held jobs only accumulate and reserve nothing. After VETO_ROUNDS all that disturb others are held, then
 all candidates. Stops, releases and repairs are no job's start, so they cannot be vetoed, and it always ends.
 """
@@ -47,11 +47,17 @@ def undenied(attempt: Callable[[Vetoes], Attempt], judge: Judge, previous: Alloc
         denials = judge(made.decision) if made.started else ()
         if not denials:
             return made.decision
-        vetoes = _more(vetoes, turn, made, denials[0], previous)
+        vetoes = _more(vetoes, turn, made, denials, previous)
     return attempt(vetoes).decision
 
 
-def _more(vetoes: Vetoes, turn: int, made: Attempt, denial: Denial, previous: Allocation) -> Vetoes:
+def _more(
+    vetoes: Vetoes, turn: int, made: Attempt, denials: tuple[Denial, ...], previous: Allocation
+) -> Vetoes:  # fmt: skip
+    denial = denials[0]
+    named = {one.job: one for one in denials if one.job is not None and one.job in made.started}
+    if named and turn < VETO_ROUNDS:
+        return replace(vetoes, jobs={**vetoes.jobs, **named})
     if turn > VETO_ROUNDS:
         return replace(vetoes, everyone=denial)
     disturbing = _disturbing(made, previous)

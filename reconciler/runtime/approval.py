@@ -25,7 +25,7 @@ from reconciler.policy.authority import Change, Rules, Ruling, person_of, ruling
 from reconciler.policy.rules import Finding, findings, policies_of
 from reconciler.policy.verdicts import person_value, subject_of
 from reconciler.runtime.clone import Clone
-from reconciler.runtime.generation import Generation, Inputs, NextGeneration, next_generation
+from reconciler.runtime.generation import PREVIEW, Generation, Inputs, NextGeneration, next_generation
 from reconciler.runtime.reading import DesiredReader, ReadDesired
 from reconciler.store.objects import blobs, resolve
 from reconciler.store.runner import Git
@@ -221,7 +221,7 @@ def _decided(current: Generation, read: ReadDesired, now: Instant) -> NextGenera
             observed=current.observed,
             previous=current,
             now=now,
-            trigger="preview",
+            trigger=PREVIEW,
             verdicts=read.verdicts,
         )
     )

@@ -40,11 +40,14 @@ from reconciler.model.units import CommitId, Instant, JobKey, NodeName
 from reconciler.planner.decide import decide
 from reconciler.planner.verify import violations
 from reconciler.policy.plan import judge_of
+from reconciler.policy.previewed import differences, preview_judge
 from reconciler.policy.verdicts import Verdicts
 from reconciler.store.objects import blobs
 from reconciler.store.runner import Git
 from reconciler.store.trees import REGULAR, tree_entries
 
+PREVIEW = "preview"
+"""The trigger of a decision that is only shown: what it would do once somebody has seen it."""
 STATE_PATHS = ("allocation", "finished", "frozen", "observed")
 
 
@@ -168,6 +171,9 @@ def decided(inputs: Inputs) -> Decided:
         held = verdicts.holds(standing(inputs))
         inputs = replace(inputs, desired=replace(inputs.desired, policy={**held, **inputs.desired.policy}))
         judge = judge_of(verdicts.over_plans, inputs.desired, previous)
+    brought = standing(inputs)
+    if inputs.desired.repository.victims_must_match_preview and inputs.trigger != PREVIEW:
+        judge = preview_judge(previous, brought, judge)
     decision = decide(inputs.desired, inputs.observed, previous, inputs.now, judge)
     found = violations(inputs.desired, inputs.observed, previous, decision.allocation)
     inventory = inputs.desired.inventory
@@ -223,6 +229,8 @@ def next_generation(inputs: Inputs) -> NextGeneration:
         usage_as_of=allocation.usage_as_of,
         moved=allocation.moved,
         run_lengths=allocation.run_lengths,
+        previews=_previews(inputs),
+        differs=differences(allocation, previous, standing(inputs)),
     )
     changes[SUMMARY] = summary_bytes(summary)
     return NextGeneration(
@@ -278,6 +286,14 @@ def standing(inputs: Inputs) -> dict[JobKey, Provenance]:
         for key, brought in inputs.observed.provenance.items()
         if key in frozen or brought.file == files.get(path_of(key))
     }
+
+
+def _previews(inputs: Inputs) -> tuple[str, ...]:
+    """Digests of the previews of what was brought since the last generation, each once, sorted."""
+    known = inputs.previous.observed.provenance
+    fresh = (one.preview for key, one in inputs.observed.provenance.items() if one is not known.get(key))
+    before = {one.preview.digest for one in known.values() if one.preview is not None}
+    return tuple(sorted({shown.digest for shown in fresh if shown is not None} - before))
 
 
 def _not_before(inputs: Inputs) -> Instant:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from reconciler.documents.withheld import WITHHELD, withheld_of
 from reconciler.errors import Fenced, GangOpsError, StoreError, Unreachable
+from reconciler.model.allocation import Allocation, JobRecord
 from reconciler.model.decision import Action
 from reconciler.model.desired import Desired
 from reconciler.model.observed import NodeObservation, Observed, Provenance
+from reconciler.model.reasons import ReasonCode
 from reconciler.model.units import SECOND, CommitId, GpuSeconds, Instant, JobKey, Nanoseconds, NodeName
+from reconciler.policy.previewed import RULE as PLAN_DIFFERS
 from reconciler.ports import Clock, Committed, Engine
 from reconciler.render.story import body, subject
 from reconciler.runtime.authorised import Authority
@@ -31,6 +34,7 @@ from reconciler.store.mirror import Fetched, Mirror
 from reconciler.store.publish import PublishedMark, PushResult, check_continues, publish
 from reconciler.store.statecommit import Message, Writer, build_on
 
+_PREVIEWS = 20
 _TOLD = 3
 """Withheld changes a condition names."""
 _RACES = 8
@@ -143,7 +147,7 @@ class Reconciler:
             )
             following = next_generation(inputs)
             if not self._worth_a_commit(following, current, want.desired, now):
-                self._settled(want)
+                self._settled(want, current)
                 return Round(generation=current, desired=want.read, committed=None, held=want.held)
             # 5. Commit and publish; only a push that won is acted on.
             commit = self._commit(following, current, want.desired.commit)
@@ -161,7 +165,7 @@ class Reconciler:
             self._current = following.committed_as(commit)
             self._apply(self._current)
             self._published(following, commit)
-            self._settled(want)
+            self._settled(want, self._current)
             return Round(generation=self._current, desired=want.read, committed=following, held=want.held)
         raise Fenced(f"lost the push {_RACES} times in a row", remedy="Is another reconciler writing this branch?")
 
@@ -241,7 +245,7 @@ class Reconciler:
     def _commit(self, following: NextGeneration, current: Generation, desired: str) -> str:
         message = Message(
             subject=subject(following.decision, following.summary.trigger),
-            body=body(following.decision, current.allocation, following.inputs.desired.inventory),
+            body=_told(following, current),
             trailers=trailers(following.summary),
         )
         return build_on(
@@ -281,13 +285,24 @@ class Reconciler:
                 "changes": subject(following.decision, ""),
             },
         )
+        self._told_of(following)
+
+    def _told_of(self, following: NextGeneration) -> None:
+        """What people have to look at: surprises, and changes that wait for somebody."""
+        kept = following.inputs.previous.allocation.jobs
+        for record in _surprises(following.allocation):
+            if record is not kept.get(record.job):
+                self._report(PLAN_DIFFERS, {"job": record.job, "what": record.reason.number("message"), "held": True})
+        for one in following.summary.differs:
+            self._report(PLAN_DIFFERS, {"job": one.job, "what": one.told, "preview": one.preview, "held": False})
         known = {(one.path, one.blob) for one in withheld_of(following.inputs.previous.frozen)}
-        for one in withheld_of(following.inputs.frozen):
-            if (one.path, one.blob) not in known:
-                fields = {"file": one.path, "commit": one.commit[:12], "lacks": one.needs[0].need, "who": list(one.who)}
+        for change in withheld_of(following.inputs.frozen):
+            if (change.path, change.blob) not in known:
+                lacks, who = change.needs[0].need, list(change.who)
+                fields = {"file": change.path, "commit": change.commit[:12], "lacks": lacks, "who": who}
                 self._report("withheld", fields)
 
-    def _settled(self, want: Wanted) -> None:
+    def _settled(self, want: Wanted, generation: Generation) -> None:
         if want.held is not None:
             self._become(_condition_of(want.held))
             return
@@ -302,6 +317,13 @@ class Reconciler:
         elif invalid:
             message = f"{invalid} problems in the desired tree; `gangops validate` names them"
             condition = Condition(ready=True, reason="InvalidDocuments", message=message)
+        surprises = list(_surprises(generation.allocation))
+        if surprises:
+            told = "; ".join(f"{one.job} {one.reason.number('message')}" for one in surprises[:_TOLD])
+            condition = Condition(
+                ready=False, stalled=True, reason=PLAN_DIFFERS, message=told,
+                remedy="Look at `gangops plan`; a merge whose commit has the new plan's trailers (`-o trailers`) goes on.",
+            )  # fmt: skip
         self._become(condition)
 
     def _failed(self, err: GangOpsError) -> None:
@@ -358,6 +380,22 @@ class Reconciler:
         self._woken = True
         if self._engine_started:
             self._engine.wake()
+
+
+def _told(following: NextGeneration, current: Generation) -> str:
+    """The body of its commit: what changes, which previews it answers to, and where it is not what they showed."""
+    summary = following.summary
+    previews = [f"Answers to preview sha256:{digest}" for digest in summary.previews[:_PREVIEWS]]
+    differs = [f"{one.job} differs from its preview: {one.told}" for one in summary.differs[:_PREVIEWS]]
+    whole = body(following.decision, current.allocation, following.inputs.desired.inventory)
+    return "\n\n".join("\n".join(part) for part in ([whole], previews, differs) if part)
+
+
+def _surprises(allocation: Allocation) -> Iterator[JobRecord]:
+    """Jobs kept from starting because somebody would pay whom no preview has shown."""
+    for record in allocation.jobs.values():
+        if record.reason.code is ReasonCode.POLICY_PLAN and record.reason.number("rule") == PLAN_DIFFERS:
+            yield record
 
 
 def _apart_from_receipts(observed: Observed) -> dict[NodeName, NodeObservation]:

@@ -22,7 +22,7 @@ from reconciler.render.plan import Basis, Plan, Side, plan_of, refused_plan
 from reconciler.render.plan.build import Told
 from reconciler.render.plan.model import Removal
 from reconciler.runtime.clone import Clone
-from reconciler.runtime.generation import Decided, Generation, Inputs, decided, standing
+from reconciler.runtime.generation import PREVIEW, Decided, Generation, Inputs, decided, standing
 from reconciler.runtime.guards import ACKNOWLEDGE, removals
 from reconciler.runtime.known_states import known_generation
 from reconciler.runtime.reading import DesiredReader, ReadDesired
@@ -131,7 +131,7 @@ class Preview:
             observed=self._current.observed,
             previous=self._current,
             now=now,
-            trigger="preview",
+            trigger=PREVIEW,
             verdicts=read.verdicts,
         )
 

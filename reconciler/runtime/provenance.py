@@ -22,9 +22,10 @@ from reconciler.documents.layout import POLICIES, ROOT, is_job, path_of
 from reconciler.documents.lint import Documents, documents_of
 from reconciler.documents.withheld import ACKNOWLEDGE_CHANGE
 from reconciler.errors import StoreError
-from reconciler.model.observed import Person, Proof, Provenance
+from reconciler.model.observed import Person, Proof, Provenance, Shown
 from reconciler.model.units import CommitId, JobKey
 from reconciler.policy.authority import person_of
+from reconciler.policy.previewed import shown_in
 from reconciler.policy.verdicts import same_person
 from reconciler.runtime.reading import ReadDesired
 from reconciler.store.history import CommitMeta, is_ancestor, parse_commit
@@ -54,6 +55,7 @@ class Facts:
     pull_request: str
     approvers: tuple[Person, ...]
     proven: Proof
+    preview: Shown | None = None
 
 
 def provenance_after(git: Git, known: Known, read: ReadDesired, base: ReadDesired | None, decided: str) -> Known:
@@ -68,11 +70,17 @@ def provenance_after(git: Git, known: Known, read: ReadDesired, base: ReadDesire
     files = {path: oid for path, oid in read.read if is_job(path)}
     # Somebody may stand behind a change now whom nobody knew of when it came.
     released = {one.path for one in (base.withheld if base is not None else ())} - {one.path for one in read.withheld}
+    said = tuple(_acknowledged(git, desired.commit, decided)) if desired.commit != decided else ()
     fresh = [
         key
         for key in desired.jobs
         if key not in desired.frozen
-        and ((seen := known.get(key)) is None or seen.file != files.get(path_of(key), "") or path_of(key) in released)
+        and (
+            (seen := known.get(key)) is None
+            or seen.file != files.get(path_of(key), "")
+            or path_of(key) in released
+            or seen.commit.startswith(said)
+        )
     ]
     if not fresh and known.keys() <= desired.jobs.keys():
         return known
@@ -90,6 +98,7 @@ def provenance_after(git: Git, known: Known, read: ReadDesired, base: ReadDesire
             pull_request=fact.pull_request,
             approvers=fact.approvers,
             proven=fact.proven,
+            preview=fact.preview,
         )
     return {key: found[key] for key in sorted(found)}
 
@@ -131,10 +140,10 @@ def _vouched(fact: Facts, acknowledged: Mapping[str, str], told: Mapping[str, Fa
     if by is None or by.proven is Proof.NONE or by.commit == fact.commit:
         return fact
     if _STRENGTH[by.proven] > _STRENGTH[fact.proven]:
-        return replace(fact, author=by.author, approvers=by.approvers, proven=by.proven)
+        return replace(fact, author=by.author, approvers=by.approvers, proven=by.proven, preview=by.preview)
     agreed = (*fact.approvers, by.author, *by.approvers)
     approvers = tuple(dict.fromkeys(person for person in agreed if _is_other(person, fact.author)))
-    return replace(fact, approvers=approvers, proven=by.proven)
+    return replace(fact, approvers=approvers, proven=by.proven, preview=by.preview or fact.preview)
 
 
 # --- which commit -------------------------------------------------------------------------------------------------
@@ -202,7 +211,7 @@ def _facts(
     if proven is Proof.FORGE:
         agreed += [_said(value, people) for key, value in meta.trailers if key.lower() in _AGREED]
     approvers = tuple(dict.fromkeys(person for person in agreed if _is_other(person, author)))
-    return Facts(CommitId(commit), author, _pull_request(meta), approvers, proven)
+    return Facts(CommitId(commit), author, _pull_request(meta), approvers, proven, shown_in(meta.trailers))
 
 
 def _is_other(person: Person, author: Person) -> bool:

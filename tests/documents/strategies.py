@@ -22,6 +22,7 @@ from reconciler.model.allocation import (
     Tombstone,
     Usage,
 )
+from reconciler.model.decision import Difference
 from reconciler.model.job import Fence
 from reconciler.model.lifecycle import Cause, JobState, Outcome, Phase
 from reconciler.model.observed import (
@@ -33,6 +34,10 @@ from reconciler.model.observed import (
     NodeCondition,
     NodeObservation,
     Observed,
+    Person,
+    Proof,
+    Provenance,
+    Shown,
 )
 from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.units import (
@@ -195,6 +200,18 @@ summaries = st.builds(
     run_lengths=st.lists(
         st.builds(RunLengths, queue=queues, sixteenths=st.lists(small, max_size=16).map(tuple)), max_size=2
     ).map(tuple),
+    previews=st.lists(digests, max_size=2).map(tuple),
+    differs=st.lists(
+        st.builds(
+            Difference,
+            job=job_keys,
+            preview=st.just("") | digests,
+            unseen=st.lists(job_keys, max_size=2).map(tuple),
+            lost=numbers.map(GpuSeconds),
+            lost_shown=numbers.map(GpuSeconds),
+        ),
+        max_size=2,
+    ).map(tuple),
 )
 
 
@@ -268,6 +285,30 @@ def observations(node: NodeName) -> st.SearchStrategy[NodeObservation]:
     )
 
 
+persons = st.builds(Person, user=texts, email=texts, login=texts, teams=st.lists(texts, max_size=2).map(tuple))
+brought = st.builds(
+    Provenance,
+    job=job_keys,
+    digest=digests.map(Digest),
+    file=commits,
+    commit=commits,
+    author=persons,
+    pull_request=texts,
+    approvers=st.lists(persons, max_size=2).map(tuple),
+    proven=st.sampled_from(Proof),
+    preview=some(
+        st.builds(
+            Shown,
+            digest=digests,
+            generation=small,
+            state=commits,
+            victims=st.lists(job_keys, max_size=2).map(tuple),
+            lost=numbers.map(GpuSeconds),
+        )
+    ),
+)
+
+
 @st.composite
 def observed(draw: st.DrawFn) -> Observed:
     """Nodes and jobs by name, in order."""
@@ -277,4 +318,5 @@ def observed(draw: st.DrawFn) -> Observed:
     return Observed(
         nodes={node: draw(observations(node)) for node in seen},
         jobs={key: replace(draw(progress), job=key) for key in keys},
+        provenance={key: replace(draw(brought), job=key) for key in keys},
     )

@@ -49,6 +49,8 @@ class Repository(Strict):
     """True: a desired commit that no key of a User document signed is not decided on."""
     authority: Literal["enforced", "off"] = "enforced"
     """enforced: what is merged is acted on only if a member, admin or owner stands behind it, where queues name any."""
+    victims_must_match_preview: bool = False
+    """True: a job makes only those pay whom the preview of its merge named, as the merge commit's trailers tell."""
     rewrites_need_acknowledgement: bool = False
     """True: a force-pushed desired branch waits for someone to acknowledge it."""
     mass_removal: MassRemoval = MassRemoval.model_construct()

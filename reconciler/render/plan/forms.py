@@ -10,7 +10,8 @@ from reconciler.render.plan.text import plan_text
 
 
 def printed(plan: Plan, form: str, width: int | None = None) -> str:
-    """The plan as `table`, `json` (also under the name of `yaml`, of which it is a part), `markdown` or `html`."""
+    """The plan as `table`, `json` (also under the name of `yaml`, of which it is a part), `markdown`, `html`, or as the
+    `trailers` by which a merge commit tells what its preview had shown."""
     if form in {"json", "yaml"}:
         return plan_text_json(plan)
     if form == "markdown":
@@ -19,7 +20,20 @@ def printed(plan: Plan, form: str, width: int | None = None) -> str:
         from reconciler.render.plan.page import plan_page
 
         return plan_page(plan)
+    if form == "trailers":
+        return "\n".join(f"{key}: {value}" for key, value in trailers_of(plan))
     return plan_text(plan, width)
+
+
+def trailers_of(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """What a merge commit says of this plan."""
+    victims = plan.victims
+    return (
+        ("Preview-Digest", f"sha256:{plan.basis.digest}"),
+        ("Preview-State", f"{plan.basis.generation} {plan.basis.state}"),
+        ("Preview-Victims", ", ".join(sorted(row.job for row in victims)) or "none"),
+        ("Preview-Lost", str(sum(row.lost_gpu_seconds for row in victims))),
+    )
 
 
 def exit_status(plan: Plan) -> ExitStatus:
