@@ -58,5 +58,6 @@ def plan(
         return ExitStatus.OK
     found = asked.plan(at)
     click.echo(printed(found, output, width()))
+    reader.save()
     status = exit_status(found)
     return ExitStatus.CHANGES if status is ExitStatus.OK and detailed_exitcode and found.changes else status

@@ -14,9 +14,8 @@ from hashlib import sha256
 from typing import Any, Final
 
 from reconciler import __version__
-from reconciler.documents.check import Item
+from reconciler.documents.check import Item, Later
 from reconciler.documents.loader import bulk
-from reconciler.documents.schema import KINDS
 from reconciler.documents.surroundings import Surroundings
 from reconciler.errors import Diagnostic
 from reconciler.model.job import Job
@@ -41,28 +40,46 @@ class ParseCache:
     """
 
     limit: int = 60_000
-    _models: dict[str, tuple[tuple[str, str, int, Any], ...]] = field(default_factory=dict)
+    fresh: int = 0
+    """Files and verdicts that no dump has yet."""
+    _read: dict[str, tuple[tuple[str, str, int, Any], ...]] = field(default_factory=dict)
     _trees: dict[str, tuple[tuple[str, int, Any], ...]] = field(default_factory=dict)
     _verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
     _around: Surroundings | None = None
+    placed: set[tuple[str, str]] = field(default_factory=set)
+    """(path, blob id) of known files that are in the right place."""
 
     def items(self, oid: str, path: str, content: bytes) -> tuple[Item, ...] | None:
         """The documents of this blob as if just read from `path`, or None when it is not known."""
-        models = self._models.get(oid)
-        if models is None:
+        known = self._read.get(oid)
+        if known is None:
             trees = self._trees.get(oid)
             if trees is None:
                 return None
-            models = tuple(_validated(kind, index, tree) for kind, index, tree in trees)
-            self._models[oid] = models
-        return tuple(Item(kind, name, index, model, path, content) for kind, name, index, model in models)
+            known = tuple((kind, tree["metadata"]["name"], index, Later(kind, tree)) for kind, index, tree in trees)
+            self._read[oid] = known
+        return tuple(Item(kind, name, index, read, path, content) for kind, name, index, read in known)
 
     def keep(self, oid: str, items: Sequence[Item], trees: Sequence[tuple[str, int, Any]]) -> None:
         """Remember a file without complaints: its models, and the trees they came from."""
-        _make_room(self._models, self.limit)
+        _make_room(self._read, self.limit)
         _make_room(self._trees, self.limit)
-        self._models[oid] = tuple((item.kind, item.name, item.index, item.model) for item in items)
+        self._read[oid] = tuple((item.kind, item.name, item.index, item.read) for item in items)
         self._trees[oid] = tuple(trees)
+        self.fresh += 1
+
+    def trees(self) -> dict[str, tuple[tuple[str, int, Any], ...]]:
+        """The trees of all files: for `take` of another cache."""
+        return self._trees
+
+    def take(self, trees: dict[str, tuple[tuple[str, int, Any], ...]]) -> None:
+        """Remember files without complaints that another cache has read."""
+        self._trees.update(trees)
+        self.fresh += len(trees)
+
+    def knows(self, oid: str) -> bool:
+        """Whether this blob need not be read."""
+        return oid in self._read or oid in self._trees
 
     def verdict(self, path: str, oid: str, around: Surroundings) -> Verdict | None:
         """What this job came to, if nothing around it changed since."""
@@ -76,10 +93,20 @@ class ParseCache:
         """Remember what a job came to in the surroundings last asked about."""
         _make_room(self._verdicts, self.limit)
         self._verdicts[path, oid] = verdict
+        self.fresh += 1
+
+    def known(self) -> tuple[Any, ...]:
+        """What jobs came to, in which surroundings, and which files are in the right place: for `recall`."""
+        return self._around, self._verdicts, self.placed
+
+    def recall(self, around: Any, verdicts: Any, placed: Any) -> None:
+        """Take over what `known` gave."""
+        self._around, self._verdicts, self.placed = around, verdicts, placed
 
     def dump(self) -> bytes:
         """The files, not the jobs, as bytes for `restored`."""
         body = marshal.dumps(self._trees)
+        self.fresh = 0
         return _HEADER + sha256(body).digest() + body
 
 
@@ -94,11 +121,6 @@ def restored(content: bytes, limit: int = 60_000) -> ParseCache:
         with bulk():
             cache._trees = marshal.loads(body)  # noqa: S302, SLF001  # digest checked above; our own class
     return cache
-
-
-def _validated(kind: str, index: int, tree: Any) -> tuple[str, str, int, Any]:
-    model = KINDS[kind].model_validate(tree)
-    return kind, model.metadata.name, index, model
 
 
 def _make_room(entries: dict[Any, Any], limit: int) -> None:

@@ -28,16 +28,46 @@ from reconciler.errors import Diagnostic, Place, Severity
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
+class Later:
+    """A document that was found well-formed before: its model is made when somebody looks at it."""
+
+    __slots__ = ("_kind", "_model", "tree")
+
+    def __init__(self, kind: str, tree: Any) -> None:
+        self._kind, self.tree = kind, tree
+        self._model: BaseModel | None = None
+
+    @property
+    def model(self) -> BaseModel:
+        """The model, always the same one."""
+        if self._model is None:
+            self._model = KINDS[self._kind].model_validate(self.tree)
+        return self._model
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One well-formed document and where it stands. `model` is the pydantic model of its kind."""
+    """One well-formed document and where it stands. `read` is the pydantic model of its kind, now or later."""
 
     kind: str
     name: str
     index: int
-    model: Any
+    read: Any
     file: str
     content: bytes
+
+    @property
+    def model(self) -> Any:
+        """The pydantic model of its kind."""
+        return self.read.model if type(self.read) is Later else self.read
+
+    @property
+    def waits(self) -> bool:
+        """A job that waits for others; told without a model being made for it."""
+        if type(self.read) is Later:
+            spec = self.read.tree.get("spec")
+            return bool(isinstance(spec, dict) and spec.get("after"))
+        return bool(self.read.spec.after)
 
     def place(self, *path: str | int, of_key: bool = False) -> Place:
         """Where the value at this path stands; walks the file again, so for messages only."""

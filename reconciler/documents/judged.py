@@ -6,7 +6,7 @@ would only repeat another one are. What is acted on in spite of errors is for `d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
@@ -82,7 +82,7 @@ def check_source(
     """One file, read and checked, its place among folders included. Adds to `ghosts` what is there but not well-formed."""
     known = cache.items(file.oid, file.path, file.content)
     if known is not None:
-        return CheckedFile(known, tuple(lint_layout(file.path, known)))
+        return CheckedFile(known, _misplaced(file, known, cache))
     loaded = load(file.content, file.path, limits)
     items: list[Item] = []
     diagnostics = list(loaded.diagnostics)
@@ -97,7 +97,20 @@ def check_source(
         has_decimals = may_hold_decimals(file.content)
         trees = [(d.kind, d.index, _plain(d.value) if has_decimals else d.value) for d in loaded.documents]
         cache.keep(file.oid, items, trees)
-    return CheckedFile(tuple(items), (*diagnostics, *lint_layout(file.path, items)))
+    return CheckedFile(tuple(items), (*diagnostics, *_misplaced(file, items, cache)))
+
+
+def _misplaced(file: SourceFile, items: Sequence[Item], cache: ParseCache) -> tuple[Diagnostic, ...]:
+    """What is wrong with where these documents are; not looked for again in a file that is in the right place."""
+    place = (file.path, file.oid)
+    if place in cache.placed:
+        return ()
+    found = tuple(lint_layout(file.path, items))
+    if not found:
+        if len(cache.placed) >= cache.limit:
+            cache.placed.clear()
+        cache.placed.add(place)
+    return found
 
 
 def _plain(tree: Any) -> Any:

@@ -370,7 +370,7 @@ def _over(item: Item, detail: str, field: str) -> Diagnostic:
 
 def lint_dependencies(jobs: Mapping[JobKey, Item]) -> list[Diagnostic]:
     """Cycles and strangers in `after`, over all jobs."""
-    waiting = {key: item for key, item in jobs.items() if item.model.spec.after}
+    waiting = {key: item for key, item in jobs.items() if item.waits}
     edges: dict[str, list[str]] = {
         key: [dependency_key(d.job, item.model.spec.queue) for d in item.model.spec.after]
         for key, item in waiting.items()

@@ -35,23 +35,47 @@ class _Known:
     job: Job | None
     provenance: Provenance | None
     found: tuple[Finding, ...]
+    stood_on: object
 
     def stands(self, policies: tuple[Policy, ...], item: Item, job: Job | None, provenance: Provenance | None) -> bool:
         """Whether nothing that was looked at is another object now."""
         return (
             self.policies is policies
-            and self.item.model is item.model
+            and self.item.read is item.read
             and self.job is job
             and self.provenance is provenance
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What another process found in one job, and all that it looked at, by value."""
+
+    content: bytes
+    job: Job | None
+    provenance: Provenance | None
+    found: tuple[Finding, ...]
+
+
 @dataclass(slots=True)
 class Memory:
-    """What was found before, for as long as policies, documents and provenance stay. Not safe for several threads."""
+    """What was found before, for as long as policies, documents and provenance stay. Not safe for several threads.
+
+    `recalled` is what another process found by the policies and in the queues `stood_on` says.
+    """
 
     policies: dict[tuple[tuple[str, int, bytes], ...], tuple[Policy, ...]] = field(default_factory=dict)
     jobs: dict[JobKey, _Known] = field(default_factory=dict)
+    recalled: dict[JobKey, Recalled] = field(default_factory=dict)
+    stood_on: object = None
+
+    def known(self, stood_on: object) -> dict[JobKey, Recalled]:
+        """What was found by policies and in queues: for `recalled` of a later process."""
+        found = {}
+        for key, one in self.jobs.items():
+            if one.stood_on == stood_on:
+                found[key] = Recalled(one.item.content, one.job, one.provenance, one.found)
+        return found
 
     def policies_of(self, items: Sequence[Item]) -> tuple[Policy, ...]:
         """Compiled policies, the same object for the same documents: two trees are looked at in turn, not more."""
@@ -66,13 +90,20 @@ class Memory:
 class Verdicts:
     """The policies of one tree over its documents."""
 
-    __slots__ = ("_cluster", "_items", "_jobs", "_memory", "policies")
+    __slots__ = ("_cluster", "_items", "_jobs", "_memory", "_recalled", "policies", "stood_on")
 
     def __init__(
         self, cluster: Cluster, items: Mapping[JobKey, Item], jobs: Mapping[JobKey, Job], memory: Memory
     ) -> None:
         self._cluster, self._items, self._jobs, self._memory = cluster, items, jobs, memory
-        self.policies = memory.policies_of(cluster.documents.of("Policy"))
+        written = cluster.documents.of("Policy")
+        self.policies = memory.policies_of(written)
+        queues = cluster.desired.quotas.queues
+        self.stood_on = (
+            tuple((item.file, item.index, item.content) for item in written),
+            tuple(sorted((name, queue.parent or "") for name, queue in queues.items())),
+        )
+        self._recalled = memory.recalled if memory.stood_on == self.stood_on else {}
 
     def holds(self, provenance: Mapping[JobKey, Provenance]) -> dict[JobKey, PolicyHold]:
         """The jobs that policies hold back, by key: the first denial, else the first approval that is missing."""
@@ -91,9 +122,20 @@ class Verdicts:
         known = self._memory.jobs.get(key)
         if known is not None and known.stands(self.policies, item, job, provenance):
             return known.found
-        found = findings(self.policies, subject_of(item, job, self._cluster.desired.quotas), *people(provenance))
-        self._memory.jobs[key] = _Known(self.policies, item, job, provenance, found)
+        found = self._found_before(key, item, job, provenance)
+        if found is None:
+            found = findings(self.policies, subject_of(item, job, self._cluster.desired.quotas), *people(provenance))
+        self._memory.jobs[key] = _Known(self.policies, item, job, provenance, found, self.stood_on)
         return found
+
+    def _found_before(
+        self, key: JobKey, item: Item, job: Job, provenance: Provenance | None
+    ) -> tuple[Finding, ...] | None:  # fmt: skip
+        """What another process found in exactly this, if it did."""
+        then = self._recalled.get(key)
+        if then is None or (then.content, then.job, then.provenance) != (item.content, job, provenance):
+            return None
+        return then.found
 
     def of_cluster(self, provenance: Provenance | None = None) -> Iterator[tuple[Item, Finding]]:
         """All that policies find in documents other than jobs; `provenance` is that of the change."""

@@ -10,17 +10,25 @@ import contextlib
 import gc
 import hashlib
 import os
-import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from reconciler import __version__
-from reconciler.runtime.generation import Generation, read_generation
+from reconciler.documents.kept import again, kept
+from reconciler.documents.record import JOBS, TOMBSTONES, read_allocation
+from reconciler.model.units import NodeName
+from reconciler.runtime.beside import both
+from reconciler.runtime.generation import Generation, generation_of, state_files
 from reconciler.store.runner import Git
+from reconciler.wire import NodeOrders
 
-_HEADER = f"gangops state cache 1 {__version__} {sys.hexversion:x}\n".encode()
+_HEADER = f"gangops state cache 3 {__version__} {sys.hexversion:x}\n".encode()
 _DIGEST_SIZE = 32
+_MANY = 1_000
+"""Records of jobs from which on two processes read a state."""
 
 
 def known_generation(git: Git, commit: str, file: Path | None) -> Generation:
@@ -28,10 +36,22 @@ def known_generation(git: Git, commit: str, file: Path | None) -> Generation:
     code = _code_digest()
     if file is not None and (found := _kept(file, commit, code)) is not None:
         return found
-    generation = read_generation(git, commit)
+    generation = _read(git, commit)
     if file is not None:
         _keep(file, generation, code)
     return generation
+
+
+def _read(git: Git, commit: str) -> Generation:
+    """The generation from its files; of a large one, records of jobs in a copy of this process, and the rest here."""
+    files = state_files(git, commit)
+    jobs = {path: content for path, content in files.items() if path.startswith((JOBS, TOMBSTONES))}
+    if len(jobs) < _MANY:
+        return generation_of(commit, files)
+    rest = {path: content for path, content in files.items() if path not in jobs}
+    with _no_collection():
+        allocation, generation = both(lambda: read_allocation(files), lambda: generation_of(commit, rest))
+    return replace(generation, allocation=allocation)
 
 
 def _kept(file: Path, commit: str, code: bytes) -> Generation | None:
@@ -46,13 +66,44 @@ def _kept(file: Path, commit: str, code: bytes) -> Generation | None:
     if not body.startswith(commit.encode()):
         return None
     with _no_collection():
-        found = pickle.loads(body[len(commit) :])  # noqa: S301  our own, from a folder nobody else can write
-    return found if isinstance(found, Generation) else None
+        found = again(body[len(commit) :])
+    if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[0], Generation):
+        return None
+    return replace(found[0], orders=_Orders(found[1]))
+
+
+class _Orders(Mapping[NodeName, NodeOrders]):
+    """The orders of all nodes, made when somebody looks at one: few do."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._orders: Mapping[NodeName, NodeOrders] | None = None
+
+    def _all(self) -> Mapping[NodeName, NodeOrders]:
+        if self._orders is None:
+            self._orders = cast("Mapping[NodeName, NodeOrders]", again(self._content))
+        return self._orders
+
+    def __getitem__(self, node: NodeName) -> NodeOrders:
+        return self._all()[node]
+
+    def __iter__(self) -> Iterator[NodeName]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        return self._all() == other
+
+    def __hash__(self) -> int:
+        raise TypeError("orders are compared, never hashed")
 
 
 def _keep(file: Path, generation: Generation, code: bytes) -> None:
     """Best effort."""
-    body = generation.commit.encode() + pickle.dumps(generation, protocol=5)
+    parts = (replace(generation, orders={}), kept(dict(generation.orders)))
+    body = generation.commit.encode() + kept(parts)
     fresh = file.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError):
         fresh.write_bytes(_HEADER + code + hashlib.sha256(body).digest() + body)

@@ -303,6 +303,7 @@ class Reconciler:
                 self._report("withheld", fields)
 
     def _settled(self, want: Wanted, generation: Generation) -> None:
+        self._reader.save()
         if want.held is not None:
             self._become(_condition_of(want.held))
             return

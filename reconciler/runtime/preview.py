@@ -6,21 +6,22 @@ is the committed one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reconciler import __version__
 from reconciler.errors import Diagnostic, InvalidInput, Place, StoreError, sorted_by_place
-from reconciler.model.allocation import Allocation
+from reconciler.model.allocation import Allocation, JobRecord
 from reconciler.model.decision import DECISION_VERSION
-from reconciler.model.desired import Desired
+from reconciler.model.desired import Desired, PolicyHold
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import Instant, JobKey
 from reconciler.planner.forecast import Forecast, forecast
 from reconciler.render.plan import Basis, Plan, Side, plan_of, refused_plan
 from reconciler.render.plan.build import Told
 from reconciler.render.plan.model import Removal
+from reconciler.runtime.beside import both
 from reconciler.runtime.clone import Clone
 from reconciler.runtime.generation import PREVIEW, Decided, Generation, Inputs, decided, standing
 from reconciler.runtime.guards import ACKNOWLEDGE, removals
@@ -35,6 +36,8 @@ _WATCHED = 40
 _LINES = 200
 """Edited files whose jobs are told with their line."""
 _INSTANTS = 60
+_LARGE = 1_000
+"""Jobs from which on both sides are decided at once."""
 _LOOKS = 1_500
 """Instants a forecast looks at, and waiting jobs it looks at in all: a preview has seconds."""
 
@@ -97,27 +100,45 @@ class Preview:
         told = self._told()
         if self._head.desired is None:
             return refused_plan(self._basis(now, self._current.summary.cluster_id, ""), told)
-        before, without = self._without(now)
-        following = self._decide(self._head, now)
-        after = following.decision.allocation
-        basis = self._basis(now, following.inputs.desired.cluster, following.digest)
-        watched = self._watched((before, without), (self._head.desired, after))
+        large = len(self._current.allocation.jobs) >= _LARGE
+        (before, rows), following = both(
+            lambda: self._without(now), lambda: self._decide(self._head, now), worth=large and self._base is not None
+        )
+        without, after, desired = (
+            rows.whole(self._current.allocation),
+            following.decision.allocation,
+            following.inputs.desired,
+        )
+        basis = self._basis(now, desired.cluster, following.digest)
+        was = self._recorded(before)
+        watched = self._watched((was, without), (self._head.desired, after))
+        starts = both(
+            lambda: starts_of(was, self._current, without, now, watched),
+            lambda: starts_of(desired, self._current, after, now, watched),
+            worth=large,
+        )
         sides = [
-            _side(desired, found, starts_of(desired, self._current, found, now, watched))
-            for desired, found in ((before, without), (following.inputs.desired, after))
+            _side(was, without, starts[0]),
+            _side(desired, after, starts[1]),
         ]
         return plan_of(basis, sides[0], sides[1], following.inputs.observed, told)
 
-    def _without(self, now: Instant) -> tuple[Desired, Allocation]:
-        """What is desired and decided without the change."""
-        if self._base is not None:
-            if self._base.desired is None:
-                raise InvalidInput(self._base.diagnostics)
-            found = self._decide(self._base, now)
-            return found.inputs.desired, found.decision.allocation
+    def _without(self, now: Instant) -> tuple[Mapping[JobKey, PolicyHold], Part]:
+        """What policies hold back and what is decided without the change; only what differs from what holds now."""
+        if self._base is None:
+            return {}, part_of(self._current.allocation, self._current.allocation)
+        if self._base.desired is None:
+            raise InvalidInput(self._base.diagnostics)
+        found = self._decide(self._base, now)
+        return found.inputs.desired.policy, part_of(found.decision.allocation, self._current.allocation)
+
+    def _recorded(self, held: Mapping[JobKey, PolicyHold]) -> Desired:
+        """What is desired without the change."""
+        if self._base is not None and self._base.desired is not None:
+            return replace(self._base.desired, policy=held)
         recorded = self._before().desired or self._head.desired
         assert recorded is not None  # the caller looked at the head
-        return recorded, self._current.allocation
+        return recorded
 
     def _decide(self, read: ReadDesired, now: Instant) -> Decided:
         return decided(self._inputs(read, now))
@@ -199,6 +220,26 @@ def _side(desired: Desired, allocation: Allocation, starts: Starts) -> Side:
     latest = {key: one.at for key, one in starts.items()}
     likely = {key: one.p90 for key, one in starts.items() if one.p90 is not None}
     return Side(desired=desired, allocation=allocation, starts=latest, likely=likely)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """An allocation as it differs from another: its own without jobs, their keys in order, and the records that differ."""
+
+    frame: Allocation
+    order: tuple[JobKey, ...]
+    records: Mapping[JobKey, JobRecord]
+
+    def whole(self, known: Allocation) -> Allocation:
+        """The allocation, over the one it differs from."""
+        jobs = {key: self.records.get(key) or known.jobs[key] for key in self.order}
+        return replace(self.frame, jobs=jobs)
+
+
+def part_of(allocation: Allocation, known: Allocation) -> Part:
+    """The part of an allocation that is not another's: small, to be copied."""
+    records = {key: one for key, one in allocation.jobs.items() if one is not known.jobs.get(key)}
+    return Part(frame=replace(allocation, jobs={}), order=tuple(allocation.jobs), records=records)
 
 
 def starts_of(

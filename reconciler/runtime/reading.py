@@ -7,12 +7,15 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from reconciler.documents.cache import ParseCache, restored
 from reconciler.documents.check import Item
 from reconciler.documents.desired import LoadedDesired, SourceFile, load_desired, source_file
+from reconciler.documents.judged import read_files
 from reconciler.documents.layout import is_document, is_job, key_of
 from reconciler.documents.lint import Documents
+from reconciler.documents.loader import bulk
 from reconciler.documents.surroundings import Surroundings
 from reconciler.documents.withheld import WITHHELD, Withheld, blocks, withheld_bytes, withheld_of
 from reconciler.errors import Diagnostic, sorted_by_place
@@ -22,11 +25,18 @@ from reconciler.model.units import CommitId, JobKey
 from reconciler.policy.merged import still_lacks
 from reconciler.policy.rules import lint_policies
 from reconciler.policy.verdicts import Memory, Verdicts
+from reconciler.runtime.beside import both
 from reconciler.runtime.generation import Generation
+from reconciler.runtime.kept_verdicts import keep_verdicts, recall_verdicts
 from reconciler.store.objects import file_at, subtree
 from reconciler.store.runner import Git
 from reconciler.store.trees import TreeContents, TreeEntry, read_tree
 
+_VERDICTS = "verdicts.cache"
+_MANY = 400
+"""Unknown files from which on they are parsed in two processes."""
+_WORTH = 20
+"""Files are kept anew when more than one of so many is new."""
 CLUSTER_PATH = "cluster-state"
 POLICY_PATH = "policies"
 NOTHING: Mapping[str, bytes] = {}
@@ -68,6 +78,7 @@ class DesiredReader:
         if cache is not None:
             with contextlib.suppress(OSError):
                 self._cache = restored(cache.read_bytes())
+            recall_verdicts(cache.with_name(_VERDICTS), self._cache, self._memory)
         self._last: tuple[tuple[str, tuple[Withheld, ...] | None], Mapping[str, bytes], ReadDesired] | None = None
         self._recorded: tuple[tuple[str | None, str, Mapping[str, bytes]], ReadDesired] | None = None
 
@@ -89,7 +100,6 @@ class DesiredReader:
         last_valid = _DesiredThen(self._git, previous) if previous else NOTHING
         found = self._load(commit, "", CommitId(commit), frozen, last_valid, withheld)
         self._last = (asked, frozen, found)
-        self._save()
         return found
 
     def recorded(self, state_commit: str, desired_commit: str, frozen: Mapping[str, bytes]) -> ReadDesired:
@@ -103,14 +113,34 @@ class DesiredReader:
         self._recorded = (tree, desired_commit, frozen), found
         return found
 
-    def _save(self) -> None:
-        """Best effort: without the file the next start reads everything anew."""
-        if self._file is None:
+    def _read_ahead(self, files: list[SourceFile]) -> None:
+        """Parse many unknown files in two processes; what is wrong in them is found again, where it is told."""
+        unknown = [file for file in files if is_document(file.path) and not self._cache.knows(file.oid)]
+        if len(unknown) < _MANY:
             return
-        fresh = self._file.with_suffix(f".{os.getpid()}")
+        middle = len(unknown) // 2
+
+        def there() -> dict[str, Any]:
+            aside = ParseCache()
+            read_files(unknown[middle:], aside)
+            return aside.trees()
+
+        with bulk():
+            taken, _ = both(there, lambda: read_files(unknown[:middle], self._cache))
+        self._cache.take(taken)
+
+    def save(self) -> None:
+        """Keep what was read for the next process, when enough of it is new. Best effort: without it that reads more."""
+        fresh = self._cache.fresh
+        if self._file is None or not fresh or fresh * _WORTH < len(self._cache.placed):
+            return
+        written = self._file.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):
-            fresh.write_bytes(self._cache.dump())
-            fresh.replace(self._file)
+            written.write_bytes(self._cache.dump())
+            written.replace(self._file)
+        verdicts = self._last[2].verdicts if self._last is not None else None
+        stood_on = verdicts.stood_on if verdicts is not None else None
+        keep_verdicts(self._file.with_name(_VERDICTS), self._cache, self._memory, stood_on)
 
     def _load(
         self, commit: str, prefix: str, named: CommitId, frozen: Mapping[str, bytes], last_valid: Mapping[str, bytes],
@@ -125,6 +155,7 @@ class DesiredReader:
             withheld = _unchanged(known, read)
         older = _authorised(withheld, known, frozen, last_valid)
         files = _replaced(files, withheld, older)
+        self._read_ahead(files)
         loaded = load_desired(files, named, frozen=frozen, last_valid=last_valid, cache=self._cache)
         verdicts = _verdicts(loaded, self._memory)
         policies = loaded.cluster.documents.of("Policy") if loaded.cluster is not None else ()

@@ -110,6 +110,8 @@ def read_tree(
 def printable(path: bytes) -> str:
     """A path as it may be shown anywhere: valid UTF-8 as it is, other bytes and control characters escaped."""
     text = path.decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 

@@ -27,7 +27,9 @@ URGENT = "  priorityClass: production\n"
 def pulled(lab: Lab, changes: dict[str, str]) -> tuple[str, Plan, str]:
     """A pull request against the tip: its head, its plan, and the trailers of that plan."""
     base = lab.remote.tip(MAIN)
-    files = {path: text.encode() for path, text in {**lab.files, **changes}.items()}
+    files: dict[str | bytes, bytes | tuple[str, bytes | str]] = {
+        path: text.encode() for path, text in {**lab.files, **changes}.items()
+    }
     head = lab.remote.commit(files, ref="refs/heads/pull", parent=base)
     plan = preview(open_clone(lab.remote.path), head, lab.clock.now(), base=base)
     return head, plan, printed(plan, "trailers")
