@@ -22,8 +22,10 @@ from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import JobKey, QueueName
 from reconciler.render.explain import explanation_page, node_page, queue_page, reason_code
+from reconciler.render.plan.model import Tidy
+from reconciler.render.tidying import hop_line, proposed, tidying_line
 from reconciler.render.view import condition, headline, job_page, job_table, node_table, queue_table, topology_table
-from reconciler.runtime.explained import explained, node_explained, queue_explained
+from reconciler.runtime.explained import explained, node_explained, proposals, queue_explained
 from reconciler.runtime.generation import Generation
 from reconciler.runtime.logs import follow, log_files, read_logs
 from reconciler.topology.drift import drift_of
@@ -54,6 +56,8 @@ def status(repo: Path, job: str | None, output: str, *, fetch: bool) -> None:
     if job is None:
         click.echo("\n" + queue_table(desired, jobs, width()))
     click.echo("\n" + job_table(desired, jobs, now(), width(), wide=output == "wide"))
+    if job is None and (line := tidying_line(_proposed(generation, desired))):
+        click.echo(f"\n{line}: see gangops plan")
     for name, seen in sorted(generation.observed.nodes.items()):
         cordoned = next((n.cordoned for n in desired.inventory.nodes if n.name == name), "")
         word = condition(cordoned, seen)
@@ -144,6 +148,10 @@ def explain(repo: Path, what: str, name: str, output: str, *, fetch: bool) -> No
         click.echo(page)
 
 
+def _proposed(generation: Generation, desired: Desired) -> tuple[Tidy, ...]:
+    return proposed(proposals(desired, generation.observed, generation.allocation, now()))
+
+
 def _explain_job(generation: Generation, desired: Desired, name: str) -> tuple[str, str, dict[str, object]]:
     record, at = _record(generation, name), now()
     told = explained(desired, generation.observed, generation.allocation, record.job, at)
@@ -151,6 +159,9 @@ def _explain_job(generation: Generation, desired: Desired, name: str) -> tuple[s
         record, desired.jobs.get(record.job), told.blockers, generation.summary.generation, at, width(),
         offers=told.offers, expected=told.expected,
     )  # fmt: skip
+    if record.state is JobState.RUNNING:
+        moves = [(one, hop) for one in _proposed(generation, desired) for hop in one.hops if hop.job == record.job]
+        page += "".join(f"\nDefragment proposes to move it for {one.nodes}: {hop_line(hop)}" for one, hop in moves)
     content: dict[str, object] = {"record": tree_of(record), **told.content()}
     return page, "Explanation", content
 

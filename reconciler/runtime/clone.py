@@ -65,12 +65,16 @@ class Clone:
                 return found
         raise NotFound(f"this clone has no branch {self.desired}", code="DesiredMissing", remedy="fetch it")
 
+    def find_state(self) -> str | None:
+        """The newest state commit here, None when there is no state branch."""
+        refs = (f"refs/remotes/origin/{self.state}", f"refs/heads/{self.state}")
+        return next((found for ref in refs if (found := find_commit(self.git, ref)) is not None), None)
+
     def state_tip(self) -> str:
         """The newest state commit here. Raises NotFound (StateMissing)."""
-        for ref in (f"refs/remotes/origin/{self.state}", f"refs/heads/{self.state}"):
-            found = find_commit(self.git, ref)
-            if found is not None:
-                return found
+        found = self.find_state()
+        if found is not None:
+            return found
         raise NotFound(
             f"this clone has no branch {self.state}",
             code="StateMissing",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from reconciler.documents.quantities import print_instant
 from reconciler.documents.values import tree_of
 from reconciler.model.allocation import Allocation, JobRecord
+from reconciler.model.decision import Tidying
 from reconciler.model.desired import Desired, Window
 from reconciler.model.inventory import Node
 from reconciler.model.lifecycle import JobState
@@ -18,6 +19,7 @@ from reconciler.model.units import GpuType, Instant, JobKey
 from reconciler.planner.admit import Sweep
 from reconciler.planner.capacity import Outage, outages_of
 from reconciler.planner.counterfactual import Counterfactual, counterfactuals
+from reconciler.planner.decide import decide
 from reconciler.planner.draft import Draft
 from reconciler.planner.explain import blockers_of
 from reconciler.planner.forecast import Forecast, forecast
@@ -67,6 +69,14 @@ def explained(desired: Desired, observed: Observed, allocated: Allocation, key: 
         offers=counterfactuals(desired, observed, allocated, key, now),
         expected=forecast(desired, observed, allocated, now, [key]).get(key),
     )
+
+
+def proposals(desired: Desired, observed: Observed, allocated: Allocation, now: Instant) -> tuple[Tidying, ...]:
+    """What defragmentation proposes in this moment; nothing where it is not asked to, or there is nothing to gain."""
+    rules = desired.scheduling
+    if rules.defragment_action != "propose" or allocated.metrics.phi_ppm <= rules.defragment_threshold_ppm:
+        return ()
+    return decide(desired, observed, allocated, Instant(max(now, allocated.decided_at))).tidying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

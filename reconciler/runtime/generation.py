@@ -35,7 +35,7 @@ from reconciler.errors import BrokenInvariant, StoreError
 from reconciler.model.allocation import Allocation, empty_allocation
 from reconciler.model.decision import DECISION_VERSION, Decision, Judge
 from reconciler.model.desired import Desired
-from reconciler.model.observed import Observed, Provenance
+from reconciler.model.observed import GpuReport, NodeCondition, NodeObservation, Observed, Provenance
 from reconciler.model.units import CommitId, Instant, JobKey, NodeName
 from reconciler.planner.decide import decide
 from reconciler.planner.verify import violations
@@ -264,6 +264,28 @@ def first_generation(cluster_id: str, epoch: int, desired: str, now: Instant) ->
         metrics=allocation.metrics,
     )
     return summary, {SUMMARY: summary_bytes(summary)}
+
+
+def assumed(desired: Desired) -> Generation:
+    """What stands in for a record where there is none: nothing runs, and every declared node is as declared, and well."""
+    allocation = empty_allocation(desired.cluster, 0, Instant(0), desired.commit)
+    summary, _ = first_generation(desired.cluster, 0, desired.commit, Instant(0))
+    nodes = {
+        node.name: NodeObservation(
+            node=node.name,
+            boot_id="",
+            address="",
+            condition=NodeCondition.READY,
+            condition_since=Instant(0),
+            gpu_type=node.shape.gpu_type,
+            gpus=tuple(GpuReport(index=index, uuid="") for index in range(len(node.shape.gpus))),
+        )
+        for node in desired.inventory.nodes
+    }
+    return Generation(
+        commit=CommitId(""), summary=summary, allocation=allocation, observed=Observed(nodes=nodes), observed_files={},
+        orders={}, node_files={}, frozen={},
+    )  # fmt: skip
 
 
 def inputs_digest(inputs: Inputs, seen: Files) -> str:

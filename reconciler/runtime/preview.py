@@ -13,7 +13,7 @@ from pathlib import Path
 from reconciler import __version__
 from reconciler.errors import Diagnostic, InvalidInput, Place, StoreError, sorted_by_place
 from reconciler.model.allocation import Allocation, JobRecord
-from reconciler.model.decision import DECISION_VERSION
+from reconciler.model.decision import DECISION_VERSION, Tidying
 from reconciler.model.desired import Desired, PolicyHold
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import Instant, JobKey
@@ -23,7 +23,7 @@ from reconciler.render.plan.build import Told
 from reconciler.render.plan.model import Removal
 from reconciler.runtime.beside import both
 from reconciler.runtime.clone import Clone
-from reconciler.runtime.generation import PREVIEW, Decided, Generation, Inputs, decided, standing
+from reconciler.runtime.generation import PREVIEW, Decided, Generation, Inputs, assumed, decided, standing
 from reconciler.runtime.guards import ACKNOWLEDGE, removals
 from reconciler.runtime.known_states import known_generation
 from reconciler.runtime.reading import DesiredReader, ReadDesired
@@ -56,7 +56,7 @@ def preview(clone: Clone, head: str, now: Instant, *, base: str | None = None, s
     """The plan of `head`; with `base`, as compared with what `base` alone would give.
 
     Problems of the head are findings of the plan; files that allow no decision give a plan that is not `decided`.
-    Raises InvalidInput when the base allows none, NotFound for an unknown revision or a missing state branch.
+    Raises InvalidInput when the base allows none, NotFound for an unknown revision. Without a state branch the cluster is empty and well.
     """
     return Preview(clone, reader or DesiredReader(clone.git), Asked(head=head, base=base or "", state=state)).plan(now)
 
@@ -65,18 +65,30 @@ class Preview:
     """One change on one state, read once."""
 
     def __init__(self, clone: Clone, reader: DesiredReader, asked: Asked, *, states: Path | None = None) -> None:
-        """`states`: a file that keeps the last state read. Raises NotFound for an unknown revision or no state."""
+        """`states`: a file that keeps the last state read. Raises NotFound for an unknown revision."""
         self._clone, self._reader = clone, reader
-        state = resolve(clone.git, asked.state) if asked.state else clone.state_tip()
-        self._current = known_generation(clone.git, state, states)
         self._head_commit = resolve(clone.git, asked.head)
+        state = resolve(clone.git, asked.state) if asked.state else clone.find_state()
+        self._assumed = state is None
+        self._current = known_generation(clone.git, state, states) if state is not None else self._assume(asked)
         self._base_commit = resolve(clone.git, asked.base) if asked.base else ""
         self._base = self._read(self._base_commit) if asked.base else None
         self._head = self._read(self._head_commit)
 
+    def _assume(self, asked: Asked) -> Generation:
+        """A cluster in which nothing runs and every declared node is well: there is no record yet.
+
+        Raises InvalidInput when neither side says which nodes there are.
+        """
+        commit = resolve(self._clone.git, asked.base) if asked.base else self._head_commit
+        read = self._reader.read(commit, None)
+        if read.desired is None:
+            raise InvalidInput(read.diagnostics)
+        return assumed(read.desired)
+
     def _read(self, commit: str) -> ReadDesired:
         try:
-            return self._reader.read(commit, self._current)
+            return self._reader.read(commit, None if self._assumed else self._current)
         except InvalidInput as err:
             return ReadDesired(desired=None, diagnostics=err.diagnostics, frozen={}, read=())
         except StoreError as err:
@@ -118,8 +130,8 @@ class Preview:
             worth=large,
         )
         sides = [
-            _side(was, without, starts[0]),
-            _side(desired, after, starts[1]),
+            _side(was, without, starts[0], rows.tidying),
+            _side(desired, after, starts[1], following.decision.tidying),
         ]
         return plan_of(basis, sides[0], sides[1], following.inputs.observed, told)
 
@@ -130,7 +142,8 @@ class Preview:
         if self._base.desired is None:
             raise InvalidInput(self._base.diagnostics)
         found = self._decide(self._base, now)
-        return found.inputs.desired.policy, part_of(found.decision.allocation, self._current.allocation)
+        part = part_of(found.decision.allocation, self._current.allocation)
+        return found.inputs.desired.policy, replace(part, tidying=found.decision.tidying)
 
     def _recorded(self, held: Mapping[JobKey, PolicyHold]) -> Desired:
         """What is desired without the change."""
@@ -204,6 +217,8 @@ class Preview:
     def _before(self) -> ReadDesired:
         """The base; without one, what was decided on last."""
         current = self._current
+        if self._assumed:
+            return self._base or self._head
         return self._base or self._reader.recorded(current.commit, current.summary.desired_commit, current.frozen)
 
     def _watched(self, *sides: tuple[Desired, Allocation]) -> frozenset[JobKey]:
@@ -216,10 +231,10 @@ class Preview:
         return frozenset((*own[:_WATCHED], *moved[:_WATCHED], *(r.job for r in oldest[:_WATCHED])))
 
 
-def _side(desired: Desired, allocation: Allocation, starts: Starts) -> Side:
+def _side(desired: Desired, allocation: Allocation, starts: Starts, tidying: tuple[Tidying, ...]) -> Side:
     latest = {key: one.at for key, one in starts.items()}
     likely = {key: one.p90 for key, one in starts.items() if one.p90 is not None}
-    return Side(desired=desired, allocation=allocation, starts=latest, likely=likely)
+    return Side(desired=desired, allocation=allocation, starts=latest, likely=likely, tidying=tidying)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +244,7 @@ class Part:
     frame: Allocation
     order: tuple[JobKey, ...]
     records: Mapping[JobKey, JobRecord]
+    tidying: tuple[Tidying, ...] = ()
 
     def whole(self, known: Allocation) -> Allocation:
         """The allocation, over the one it differs from."""

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from reconciler.cli.root import root
-from reconciler.errors import ExitStatus
+from reconciler.errors import ExitStatus, InvalidInput
 from reconciler.model.units import SECOND, Instant
 from reconciler.render.plan import Plan, Step, plan_markdown, plan_text
 from reconciler.render.plan.forms import exit_status
@@ -26,7 +26,7 @@ from reconciler.runtime.forge.job import annotation_lines
 from reconciler.runtime.known_states import known_generation
 from reconciler.runtime.preview import preview
 from tests.runtime.lab import Desk, Lab, job_file, job_text, jobs
-from tests.store.world import git
+from tests.store.world import MAIN, git
 
 ROOT = Path(__file__).parents[2]
 FORMS: tuple[Callable[[Plan], str], ...] = (plan_text, plan_markdown, plan_text_json, plan_page)
@@ -322,3 +322,75 @@ def test_four_thousand_moves_fit_into_a_comment_and_say_what_is_left_out(lab: La
     assert "[All of it](https://example.org/run/1)" in told
     assert told.count("```") % 2 == 0
     assert told.count("<details>") == told.count("</details>")
+
+
+# --- a repository without a record ---
+
+
+def test_without_a_state_branch_the_cluster_is_taken_to_be_empty_and_the_plan_says_so(lab: Lab) -> None:
+    base = lab.desire(jobs("a"))
+    head = lab.desire(jobs("b", gpus=16))
+    alone = planned(lab, head)
+    assert {(row.job, row.step) for row in alone.rows} == {("nlp/a", Step.PLACE), ("nlp/b", Step.PLACE)}
+    assert (alone.before.busy, alone.after.busy, alone.after.capacity) == (0, 24, 32)
+    plan = planned(lab, head, base=base)
+    assert [(row.job, row.step) for row in plan.rows] == [("nlp/b", Step.PLACE)]
+    assert plan.basis.state == ""
+    told = gangops(lab.remote.path, "--base", base, "--head", head).stdout
+    assert "Assumed: there is no state branch here: nothing runs, all declared nodes are well." in " ".join(told.split())
+    assert "--state" not in told
+    assert all(len(line) <= 80 for line in told.splitlines())
+    for form in (plan_markdown, plan_page):
+        assert "assumed: there is no state branch here" in form(plan)
+    digest = ("--base", base, "--head", head, "--check", plan.basis.digest)
+    assert gangops(lab.remote.path, *digest).return_value == ExitStatus.OK
+
+
+def test_without_a_state_branch_and_without_a_cluster_the_files_are_to_blame(lab: Lab) -> None:
+    head = lab.desire({"cluster-state/cluster.yaml": None})
+    with pytest.raises(InvalidInput) as caught:
+        planned(lab, head)
+    assert "MissingClusterConfig" in {found.code for found in caught.value.diagnostics}
+
+
+# --- what defragmentation proposes ---
+
+
+def test_moves_that_would_free_a_domain_are_told_in_a_line_with_their_price(lab: Lab) -> None:
+    spread = {job_file(f"w{n}"): job_text(f"w{n}", 4) for n in range(6)}
+    lab.begin(**spread)
+    desk = lab.desk()
+    desk.settle()
+    lab.clock.advance(600 * SECOND)
+    # One of each pair ends: three half-used nodes, of which one could be emptied.
+    by_node: dict[str, list[str]] = {}
+    for name in [f"w{n}" for n in range(6)]:
+        placement = desk.record(name).placement
+        assert placement is not None
+        by_node.setdefault(placement.nodes[0], []).append(name)
+    for pair in by_node.values():
+        if len(pair) > 1:
+            desk.engine.cluster.finish(f"nlp/{pair[0]}")
+    lab.desire(jobs("last"))
+    desk.settle()
+    plan = planned(lab, MAIN.removeprefix("refs/heads/"))
+    (one,) = plan.tidying
+    (hop,) = one.hops
+    assert one.gpus == 8
+    assert one.phi_after_ppm < one.phi_before_ppm
+    assert hop.source == one.nodes
+    assert hop.lost_gpu_seconds >= 4 * 600
+    line = f"Defragment: 1 move frees 1 whole domain, cost {hop.lost_gpu_seconds * 10 // 3600 / 10} GPU-h"
+    for form in (plan_text, plan_markdown, plan_page):
+        assert line in form(plan)
+    assert f"  {hop.job}: {hop.source} -> {hop.target}, " in plan_text(plan)
+    (row,) = json.loads(plan_text_json(plan))["tidying"]
+    assert row["hops"][0]["job"] == hop.job
+    status = CliRunner().invoke(root, ["-C", str(lab.remote.path), "status", "--no-fetch"], standalone_mode=False)
+    assert "Defragment: 1 move frees 1 whole domain" in status.stdout
+    name = ["explain", "job", hop.job, "--no-fetch"]
+    told = CliRunner().invoke(root, ["-C", str(lab.remote.path), *name], standalone_mode=False)
+    assert f"Defragment proposes to move it for {one.nodes}: {hop.job}" in told.stdout
+    # A change has it only where the change brings it.
+    head = lab.desire({"README.md": "x"})
+    assert planned(lab, head, base=lab.generation().summary.desired_commit).tidying == ()

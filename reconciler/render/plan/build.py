@@ -12,6 +12,7 @@ from reconciler.documents.hostlist import fold
 from reconciler.documents.places import spans
 from reconciler.errors import Diagnostic
 from reconciler.model.allocation import Allocation, JobRecord, Placement
+from reconciler.model.decision import Tidying
 from reconciler.model.desired import Desired
 from reconciler.model.job import Job
 from reconciler.model.lifecycle import JobState
@@ -31,6 +32,7 @@ from reconciler.render.plan.cluster import (
 from reconciler.render.plan.edits import edits_of
 from reconciler.render.plan.model import Basis, Finding, Numbers, Plan, RankLine, Removal, Row, Slip, Step
 from reconciler.render.plan.steps import step_of
+from reconciler.render.tidying import proposed
 
 SLIP = 10 * MINUTE
 """A forecast that moves by less is not told."""
@@ -45,12 +47,16 @@ _LONGEST = 120
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
     """What is desired, and what would be decided, on one side of a change. `starts`: forecasts of those who wait, if all
-    run to their limits; `likely`, where it is sooner: if they run no longer than nine in ten did."""
+    run to their limits; `likely`, where it is sooner: if they run no longer than nine in ten did.
+
+    `tidying` is what defragmentation proposes.
+    """
 
     desired: Desired
     allocation: Allocation
     starts: Mapping[JobKey, Instant] = field(default_factory=dict)
     likely: Mapping[JobKey, Instant] = field(default_factory=dict)
+    tidying: tuple[Tidying, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +101,7 @@ def plan_of(basis: Basis, base: Side, head: Side, observed: Observed, told: Told
         ),
         removals=told.removals,
         files=told.files,
+        tidying=proposed([one for one in head.tidying if one not in base.tidying]) if _proposes(head) else (),
     )  # fmt: skip
 
 
@@ -107,6 +114,11 @@ def _placed(rows: Iterable[Row], allocation: Allocation) -> dict[NodeName, list[
         for node in placement.nodes if placement is not None else ():
             found.setdefault(node, []).append(JobKey(row.job))
     return found
+
+
+def _proposes(side: Side) -> bool:
+    """Moves that are made are rows already."""
+    return side.desired.scheduling.defragment_action == "propose"
 
 
 def refused_plan(basis: Basis, told: Told) -> Plan:

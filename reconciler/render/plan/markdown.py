@@ -13,6 +13,7 @@ from reconciler.render.names import gpu_hours, span
 from reconciler.render.plan import words
 from reconciler.render.plan.escape import code, fenced, prose
 from reconciler.render.plan.model import Finding, Plan, Row, Step
+from reconciler.render.tidying import hop_line, tidying_line
 
 LIMIT = 60_000
 """Characters. GitHub takes 65,536."""
@@ -81,6 +82,7 @@ def _render(plan: Plan, detail: _Detail, more: str) -> str:
         _slips(plan, detail),
         _racks(plan, detail),
         _quotas(plan, detail),
+        _tidying(plan, detail),
         _findings(plan, detail),
         _ranks(plan) if detail.ranks else "",
         _drift(plan, detail),
@@ -237,6 +239,16 @@ def _queue(name: str, depth: int) -> str:
     return "  " * min(depth, 8) + fenced(name)[:40]
 
 
+def _tidying(plan: Plan, detail: _Detail) -> str:
+    hops = [hop for one in plan.tidying for hop in one.hops]
+    if not hops:
+        return ""
+    body = "\n".join(f"- {code(hop_line(hop))}" for hop in hops[: detail.lines])
+    return _fold(
+        tidying_line(plan.tidying), body + _rest(len(hops) - len(hops[: detail.lines]), "more move", "more moves")
+    )
+
+
 # --- what was found ---
 
 
@@ -295,8 +307,13 @@ def _foot(plan: Plan) -> str:
     basis = plan.basis
     base = f"on base {code(basis.base[:10])}, " if basis.base else ""
     age = span(basis.at - basis.state_at)
+    state = (
+        f"state #{basis.generation} {code(basis.state[:10])} ({age} old)"
+        if basis.state
+        else f"assumed: {basis.assumes}"
+    )
     return (
-        f"<sub>head {code(basis.head[:10])} {base}state #{basis.generation} {code(basis.state[:10])} ({age} old) · "
+        f"<sub>head {code(basis.head[:10])} {base}{state} · "
         f"gangops {prose(basis.package_version)}, rules {basis.decision_version} · digest {code(f'sha256-{basis.digest[:16]}')} · "
         f"again: {code(' '.join(basis.command))} · The cluster moves on until the merge; the decision is made again then.</sub>"
     )

@@ -235,6 +235,27 @@ class Removal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """One gang that would leave a node, and the work that this throws away."""
+
+    job: str
+    source: str
+    target: str
+    lost_gpu_seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tidy:
+    """Moves that together free the NVLink domain on these nodes: proposed, not done. Phi in millionths, of its type."""
+
+    nodes: str
+    gpus: int
+    hops: tuple[Hop, ...]
+    phi_before_ppm: int
+    phi_after_ppm: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
     """The cluster in GPUs once all that stops has stopped; `phi_ppm` and `cross_rack_ppm` in millionths.
 
@@ -253,6 +274,7 @@ class Numbers:
 class Basis:
     """What the plan stands on. `digest` binds it to both desired trees, the state commit and the decision version;
     `inputs_digest` is that of the decision itself, time included. `base` "": compared with what holds now.
+    `state` "": there is no record yet, and the cluster is taken to be empty, its nodes as declared and well.
     """
 
     cluster: str
@@ -270,7 +292,13 @@ class Basis:
     @property
     def command(self) -> tuple[str, str]:
         """What prints the same plan again, in two halves: together they are wider than a terminal."""
-        return self._revisions, f"--state {self.state[:8]} --at {stamp(self.at)}"
+        state = f"--state {self.state[:8]} " if self.state else ""
+        return self._revisions, f"{state}--at {stamp(self.at)}"
+
+    @property
+    def assumes(self) -> str:
+        """What is taken for granted, "" with a record."""
+        return "" if self.state else "there is no state branch here: nothing runs, all declared nodes are well"
 
     @property
     def check(self) -> str:
@@ -310,6 +338,7 @@ class Plan:
     drift: tuple[Finding, ...] = ()
     removals: tuple[Removal, ...] = ()
     files: tuple[str, ...] = field(default=())
+    tidying: tuple[Tidy, ...] = ()
 
     @property
     def changes(self) -> bool:

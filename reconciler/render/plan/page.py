@@ -15,6 +15,7 @@ from reconciler.documents.hostlist import expand
 from reconciler.render.names import one_line, when
 from reconciler.render.plan import words
 from reconciler.render.plan.model import LEGEND, Plan, QuotaLine, Rack, Row
+from reconciler.render.tidying import hop_line, tidying_line
 
 _ROWS = 2_000
 _RACKS = 400
@@ -74,6 +75,8 @@ def plan_page(plan: Plan) -> str:
         legend=_legend(plan),
         quotas=[_bar(line) for line in plan.quotas],
         several_types=len({line.gpu_type for line in plan.quotas}) > 1,
+        tidying=tidying_line(plan.tidying),
+        hops=[hop_line(hop) for one in plan.tidying for hop in one.hops][:_ROWS],
         ranked=[row for row in plan.rows if row.ranks],
         at=when(plan.basis.at),
         age=words.age(plan.basis.at - plan.basis.state_at),

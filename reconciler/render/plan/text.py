@@ -8,8 +8,9 @@ from rich.cells import cell_len
 
 from reconciler.render.names import one_line
 from reconciler.render.plan import words
-from reconciler.render.plan.model import COUNTED, Finding, Plan, Row, Step
+from reconciler.render.plan.model import COUNTED, Basis, Finding, Plan, Row, Step
 from reconciler.render.table import below
+from reconciler.render.tidying import hop_line, tidying_line
 
 WIDTH = 80
 _ROWS = 24
@@ -17,6 +18,7 @@ _VICTIMS = 200
 _RACKS = 24
 _FINDINGS = 50
 _DRIFT = 8
+_HOPS = 4
 _INDENT = " " * 6
 
 
@@ -25,15 +27,16 @@ def plan_text(plan: Plan, width: int | None = None) -> str:
     columns = width or WIDTH
     basis = plan.basis
     sides = f"{basis.base[:7]} -> {basis.head[:7]}" if basis.base else basis.head[:7]
-    head = f"Plan for {plain(basis.cluster)}   desired {sides}   state #{basis.generation} {basis.state[:7]}"
+    head = f"Plan for {plain(basis.cluster)}   desired {sides}   {_stands_on(basis)}"
     parts = [
-        [head],
+        [head, *(below(f"Assumed: {basis.assumes}.", columns, "") if basis.assumes else ())],
         _verdict(plan, columns),
         list(_jobs(plan, columns)),
         list(_slips(plan)),
         list(_figures(plan)),
         list(_quotas(plan)),
         list(_racks(plan)),
+        list(_tidying(plan)),
         list(_findings(plan, columns)),
         list(_drift(plan, columns)),
         list(_close(plan, columns)),
@@ -52,6 +55,10 @@ def plan_brief(plan: Plan, width: int | None = None) -> str:
         list(below(words.total(plan), columns, "")),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def _stands_on(basis: Basis) -> str:
+    return f"state #{basis.generation} {basis.state[:7]}" if basis.state else "no state"
 
 
 def plain(text: str) -> str:
@@ -160,6 +167,15 @@ def _racks(plan: Plan) -> Iterator[str]:
         yield f"{row}  {plain(rack.nodes)}" if len(row) + len(rack.nodes) + 2 <= WIDTH else row
     if left_out:
         yield f"  {words.count(left_out, 'rack')} without a change left out"
+
+
+def _tidying(plan: Plan) -> Iterator[str]:
+    if plan.tidying:
+        yield tidying_line(plan.tidying)
+        hops = [hop for one in plan.tidying for hop in one.hops]
+        yield from (f"  {plain(hop_line(hop))}" for hop in hops[:_HOPS])
+        if len(hops) > _HOPS:
+            yield f"  ... and {len(hops) - _HOPS} more: plan -o json has them"
 
 
 # --- what was found ---
