@@ -47,6 +47,8 @@ def plan(
     except ValueError as err:
         raise UsageError(f"--at: {err}") from err
     clone = opened(repo, fetch=fetch)
+    if clone.partial:
+        click.echo("note: this clone has no contents of files; what is missing is fetched, all at once", err=True)
     gc.disable()  # one plan, and then the process ends: looking for garbage costs a third of its time
     reader = DesiredReader(clone.git, cache_file("documents.cache"))
     asked = Preview(clone, reader, Asked(head=head, base=base, state=state), states=cache_file("state.cache"))

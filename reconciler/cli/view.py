@@ -16,6 +16,7 @@ from reconciler.cli.root import fetch_option, output_option
 from reconciler.cli.show import newest, now, opened, print_json, width
 from reconciler.documents.canonical import to_yaml
 from reconciler.documents.values import tree_of
+from reconciler.documents.withheld import withheld_of
 from reconciler.errors import NotFound, UsageError
 from reconciler.model.allocation import JobRecord
 from reconciler.model.desired import Desired
@@ -58,6 +59,8 @@ def status(repo: Path, job: str | None, output: str, *, fetch: bool) -> None:
     click.echo("\n" + job_table(desired, jobs, now(), width(), wide=output == "wide"))
     if job is None and (line := tidying_line(_proposed(generation, desired))):
         click.echo(f"\n{line}: see gangops plan")
+    for change in withheld_of(generation.frozen) if job is None else ():
+        click.echo(f"! {change.path} is not acted on: {change.brought}; {change.remedy}")
     for name, seen in sorted(generation.observed.nodes.items()):
         cordoned = next((n.cordoned for n in desired.inventory.nodes if n.name == name), "")
         word = condition(cordoned, seen)

@@ -7,6 +7,7 @@ there is no copy, or the copy failed.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import TypeVar, cast
@@ -36,7 +37,7 @@ def both(there: Callable[[], _There], here: Callable[[], _Here], *, worth: bool 
 
 def _able() -> bool:
     """A copy has one thread: locks that others hold in this moment would stay locked in it for ever."""
-    return hasattr(os, "fork") and len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1
+    return sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1
 
 
 def _begin(there: Callable[[], object]) -> tuple[int, int] | None:

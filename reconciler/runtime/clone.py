@@ -14,6 +14,7 @@ from reconciler.runtime.used import Folders, git_of, is_ours
 from reconciler.store.objects import find_commit
 from reconciler.store.person import as_person
 from reconciler.store.runner import Git
+from reconciler.store.trees import is_partial
 
 _PROTOCOLS = frozenset({"https", "ssh", "file"})
 
@@ -64,6 +65,11 @@ class Clone:
             if found is not None:
                 return found
         raise NotFound(f"this clone has no branch {self.desired}", code="DesiredMissing", remedy="fetch it")
+
+    @property
+    def partial(self) -> bool:
+        """It was made without the contents of files: what a verb needs is fetched in one request for each tree."""
+        return is_partial(self.git)
 
     def find_state(self) -> str | None:
         """The newest state commit here, None when there is no state branch."""

@@ -122,7 +122,7 @@ def _raw_entries(git: Git, commit: str, prefix: str, at_most: int | None) -> lis
     tree = subtree(git, commit, prefix)
     if tree is None:
         raise path_not_found(prefix, commit)
-    partial = _is_partial(git)
+    partial = is_partial(git)
     # In a blobless clone `-l` would fetch each blob alone: list, fetch all that lack at once, then ask for sizes.
     listing = git.run("ls-tree", "-r", "-z", "--full-tree", *(() if partial else ("-l",)), tree, at_most=at_most).stdout
     head = prefix.encode() + b"/" if prefix else b""
@@ -141,8 +141,10 @@ def _raw_entries(git: Git, commit: str, prefix: str, at_most: int | None) -> lis
     return [(path, mode, oid, sizes.get(oid, -1)) for path, mode, oid, _ in found]
 
 
-def _is_partial(git: Git) -> bool:
-    return bool(git.run("config", "--get", "extensions.partialClone", accept=(0, 1)).stdout)
+def is_partial(git: Git) -> bool:
+    """Whether a clone was made without some objects that its origin has: by either way git has of writing that down."""
+    written = r"^(extensions\.partialclone|remote\.origin\.promisor)$"
+    return bool(git.run("config", "--get-regexp", written, accept=(0, 1)).stdout)
 
 
 def _fetch_missing(git: Git, tree: str) -> None:

@@ -259,13 +259,14 @@ def test_a_person_without_a_name(ada: Person, monkeypatch: pytest.MonkeyPatch) -
     assert text(ada.lab.remote.path, "log", "-1", "--format=%an", ada.only_branch()) == "Grace"
 
 
-def test_before_there_is_a_record_a_change_can_be_proposed_without_a_plan(
+def test_before_there_is_a_record_a_change_is_planned_on_an_empty_cluster_and_says_so(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.desire(jobs("sft"))
     ada = person_at(lab, monkeypatch)
     told = ada.done("suspend", "sft", "--yes").stdout
-    assert "no plan: this clone has no branch allocations" in told
+    assert "Assumed: there is no state branch here: nothing runs" in " ".join(told.split())
+    assert "no plan" not in told
     assert len(ada.branches()) == 1
 
 

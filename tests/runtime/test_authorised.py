@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from reconciler.cli.root import root
 from reconciler.documents.withheld import WITHHELD
 from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import Proof
@@ -78,6 +80,8 @@ def test_a_member_s_job_runs_and_a_stranger_s_is_held_with_who_may_agree(lab: La
     assert desk.reconciler.condition.reason == "AuthorityMissing"
     assert desk.reconciler.condition.ready
     assert [fields["file"] for event, fields in desk.told if event == "withheld"] == [job_file("b")]
+    status = CliRunner().invoke(root, ["-C", str(lab.remote.path), "status", "--no-fetch"], standalone_mode=False)
+    assert f"! {job_file('b')} is not acted on: brought by eve in {commit[:12]}" in status.stdout
     check_replay(lab)
 
 

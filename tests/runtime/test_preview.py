@@ -25,6 +25,7 @@ from reconciler.runtime.clone import open_clone
 from reconciler.runtime.forge.job import annotation_lines
 from reconciler.runtime.known_states import known_generation
 from reconciler.runtime.preview import preview
+from reconciler.store.runner import Git
 from tests.runtime.lab import Desk, Lab, job_file, job_text, jobs
 from tests.store.world import MAIN, git
 
@@ -206,7 +207,7 @@ def test_a_shallow_clone_will_do(lab: Lab) -> None:
     assert plan == whole
 
 
-def test_a_clone_without_blobs_will_do(lab: Lab) -> None:
+def test_a_clone_without_blobs_will_do_and_asks_for_them_in_one_go(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     settled(lab, "a")
     base = lab.remote.tip("refs/heads/main")
     head = lab.desire(jobs("b"))
@@ -214,7 +215,20 @@ def test_a_clone_without_blobs_will_do(lab: Lab) -> None:
     git(lab.remote.path, "config", "uploadpack.allowAnySHA1InWant", "true")
     whole = planned(lab, head, base=base)
     folder = cloned(lab, "--filter=blob:none")
-    assert preview(open_clone(folder), head, whole.basis.at, base=base) == whole
+    with monkeypatch.context() as patched:
+        run = Git.run
+        asked: list[tuple[str, ...]] = []
+
+        def witness(self: Git, *arguments: str, **how: object) -> object:
+            if how.get("network"):
+                asked.append(arguments)
+            return run(self, *arguments, **how)  # type: ignore[arg-type]
+
+        patched.setattr(Git, "run", witness)
+        assert preview(open_clone(folder), head, whole.basis.at, base=base) == whole
+    assert 1 <= len(asked) <= 3  # the state, the base and the head: one request each, however many files
+    assert base is not None
+    assert "fetched, all at once" in gangops(folder, "--base", base, "--head", head).stderr
 
 
 def test_the_kept_state_is_as_good_as_the_branch_and_may_be_damaged(lab: Lab, tmp_path: Path) -> None:
@@ -224,7 +238,7 @@ def test_the_kept_state_is_as_good_as_the_branch_and_may_be_damaged(lab: Lab, tm
     first = known_generation(clone.git, lab.tip, file)
     assert known_generation(clone.git, lab.tip, file) == first == lab.generation()
     content = file.read_bytes()
-    for damaged in (b"", content[:40], content[:-1], content.replace(b"cache 1", b"cache 0"), os.urandom(500)):
+    for damaged in (b"", content[:40], content[:-1], content.replace(b"cache 3", b"cache 0"), os.urandom(500)):
         file.write_bytes(damaged)
         assert known_generation(clone.git, lab.tip, file) == first
 
@@ -337,7 +351,9 @@ def test_without_a_state_branch_the_cluster_is_taken_to_be_empty_and_the_plan_sa
     assert [(row.job, row.step) for row in plan.rows] == [("nlp/b", Step.PLACE)]
     assert plan.basis.state == ""
     told = gangops(lab.remote.path, "--base", base, "--head", head).stdout
-    assert "Assumed: there is no state branch here: nothing runs, all declared nodes are well." in " ".join(told.split())
+    assert "Assumed: there is no state branch here: nothing runs, all declared nodes are well." in " ".join(
+        told.split()
+    )
     assert "--state" not in told
     assert all(len(line) <= 80 for line in told.splitlines())
     for form in (plan_markdown, plan_page):
@@ -388,8 +404,8 @@ def test_moves_that_would_free_a_domain_are_told_in_a_line_with_their_price(lab:
     assert row["hops"][0]["job"] == hop.job
     status = CliRunner().invoke(root, ["-C", str(lab.remote.path), "status", "--no-fetch"], standalone_mode=False)
     assert "Defragment: 1 move frees 1 whole domain" in status.stdout
-    name = ["explain", "job", hop.job, "--no-fetch"]
-    told = CliRunner().invoke(root, ["-C", str(lab.remote.path), *name], standalone_mode=False)
+    asked = ["explain", "job", hop.job, "--no-fetch"]
+    told = CliRunner().invoke(root, ["-C", str(lab.remote.path), *asked], standalone_mode=False)
     assert f"Defragment proposes to move it for {one.nodes}: {hop.job}" in told.stdout
     # A change has it only where the change brings it.
     head = lab.desire({"README.md": "x"})

@@ -29,7 +29,7 @@ def plan_text(plan: Plan, width: int | None = None) -> str:
     sides = f"{basis.base[:7]} -> {basis.head[:7]}" if basis.base else basis.head[:7]
     head = f"Plan for {plain(basis.cluster)}   desired {sides}   {_stands_on(basis)}"
     parts = [
-        [head, *(below(f"Assumed: {basis.assumes}.", columns, "") if basis.assumes else ())],
+        [head, *_assumed(plan, columns)],
         _verdict(plan, columns),
         list(_jobs(plan, columns)),
         list(_slips(plan)),
@@ -48,6 +48,7 @@ def plan_brief(plan: Plan, width: int | None = None) -> str:
     """What becomes of jobs, what was found, and the sum of it: for who asked for this change and knows the cluster."""
     columns = width or WIDTH
     parts = [
+        _assumed(plan, columns),
         _verdict(plan, columns),
         list(_jobs(plan, columns)),
         list(_slips(plan)),
@@ -55,6 +56,10 @@ def plan_brief(plan: Plan, width: int | None = None) -> str:
         list(below(words.total(plan), columns, "")),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def _assumed(plan: Plan, width: int) -> list[str]:
+    return list(below(f"Assumed: {plan.basis.assumes}.", width, "")) if plan.basis.assumes else []
 
 
 def _stands_on(basis: Basis) -> str:
