@@ -176,4 +176,5 @@ def _told(name: str, value: Number) -> Number:
 
 def sentence(why: Reason) -> str:
     """The reason as one clause in English. A number that is missing shows as `?`, never as an error."""
-    return SENTENCES[why.code].format_map(_Shown((name, _told(name, value)) for name, value in why.numbers))
+    told = SENTENCES[why.code].format_map(_Shown((name, _told(name, value)) for name, value in why.numbers))
+    return f"{told}; not proved, the search ran out of steps" if ("proved", "false") in why.numbers else told

@@ -18,14 +18,16 @@ from reconciler.planner import elastic, explain
 from reconciler.planner.backfill import Bookings, Openness
 from reconciler.planner.blend import with_shrinks
 from reconciler.planner.draft import Draft
+from reconciler.planner.effort import turn_begins, was_passed_over
 from reconciler.planner.hold import Holds
 from reconciler.planner.mixed import mixed_after, mixed_spot, mixed_victims
+from reconciler.planner.moment import unsure
 from reconciler.planner.moves import Movable, find_moves, move
 from reconciler.planner.order import Line
 from reconciler.planner.placement import Shape, Spot, shape_of
-from reconciler.planner.preemption import ROUND, find_victims
+from reconciler.planner.preemption import Nobody, Victims, find_victims, is_hopeless
 from reconciler.planner.promise import waiting_for, waits_for_preemptor
-from reconciler.planner.rights import Standing, borrows_again
+from reconciler.planner.rights import Claim, Standing, borrows_again
 from reconciler.planner.shrink import find_shrinks, shrink
 from reconciler.planner.soon import starts_soon
 from reconciler.planner.spares import take_spares, yield_spares
@@ -43,8 +45,8 @@ class Sweep:
     """One pass over the candidates, and what it has learnt on the way."""
 
     __slots__ = (
-        "_cuts", "_draft", "_first_waiting", "_has_elastic", "_has_spares", "_holds", "_hopeless", "_movable", "_never", "_no_free", "_no_releasing", "_open_to", "_preemptors", "_untried", "_unprotected",
-        "bookings", "on_free", "soon", "standing", "started",
+        "_cut_short", "_cuts", "_draft", "_first_waiting", "_has_elastic", "_has_spares", "_holds", "_hopeless", "_in_turn", "_movable", "_never", "_no_free", "_no_releasing", "_open_to", "_preemptors", "_untried", "_unprotected",
+        "bookings", "on_free", "soon", "standing", "started", "unproved",
     )  # fmt: skip
 
     def __init__(self, draft: Draft) -> None:
@@ -60,6 +62,9 @@ class Sweep:
         self.soon: dict[JobKey, Instant] = {}  # who starts without victims, when time limits have freed its GPUs
         self.started: list[JobKey] = []  # in the order of the pass, promised ones too
         self._untried: set[JobKey] = set()  # for whom no victims were looked for: this round's steps were used up
+        self._in_turn = True  # the candidate at hand may use the steps that everybody has in turn
+        self._cut_short: set[JobKey] = set()  # for whom a search ended before it had found anybody
+        self.unproved: set[explain.Likes] = set()  # for whom no victims were found, which is no proof of anything
         self.standing = Standing(draft)
         self.bookings = Bookings(draft)
         self._holds = Holds(draft, self.bookings)
@@ -72,7 +77,9 @@ class Sweep:
     def run(self, candidates: Line) -> list[tuple[JobRecord, Job, explain.Likes]]:
         """Start or promise whoever can be; the others are returned, in order, with what makes them alike."""
         waiting = []
-        for record, asked in candidates:
+        turn = turn_begins(self._draft.now, len(candidates))
+        for place, (record, asked) in enumerate(candidates):
+            self._in_turn = place >= turn
             job = elastic.smallest(asked)  # more than that displaces nobody, and is no reason to wait
             alike = explain.likes(self._draft, job)
             after = waits_for_preemptor(self._draft, record) if record.preemptor is not None else None
@@ -87,15 +94,18 @@ class Sweep:
                 self.bookings.placed(placed)
                 self.started.append(record.job)
                 candidates.renew([record.queue, *(self._draft.records[key].queue for key in placed.victims)])
-            elif record.job in self._untried:
-                why = reason(ReasonCode.SEARCH_LIMIT, steps=ROUND)
+            elif record.job in self._untried and was_passed_over(record):
+                why = reason(ReasonCode.SEARCH_LIMIT, steps=self.standing.effort.spent)
                 explain.settle_waiting(self._draft, self._book(record, job, alike), why)
             elif record.job in self.soon:
                 why = reason(ReasonCode.STARTS_SOON, at=self.soon[record.job])
                 explain.settle_waiting(self._draft, self._book(record, job, alike), why)
             else:
                 waiting.append((self._book(record, job, alike), job, alike))
-                if not record.avoid:
+                is_untried = record.job in self._untried
+                if is_untried or record.job in self._cut_short:
+                    self.unproved.add(alike)
+                if not record.avoid and not is_untried:
                     self._hopeless.add((alike, open_to))
         return waiting
 
@@ -128,31 +138,21 @@ class Sweep:
     def _start(self, record: JobRecord, asked: Job, open_to: Openness) -> bool:
         job = elastic.smallest(asked)
         self._cuts.clear()
-        idle = self.bookings.idle(open_to)
-        with self.bookings.lifted(idle):
-            self._open_to = idle
-            for sized in elastic.sizes_of(asked):
-                types = self._unbooked(sized, open_to)
-                if any(self._on_free(record, sized, kind) for kind in types) or self._on_several(record, sized, types):
-                    return True
-        later = self.bookings.for_taking(record, job) if open_to else ()
-        with self.bookings.lifted(later):
-            self._open_to = later
-            types = self._unbooked(job, later)
-            if any(self._on_releasing(record, job, kind) for kind in types):
+        self._open_to = self.bookings.idle(open_to)
+        for sized in elastic.sizes_of(asked):
+            types = self._unbooked(sized, open_to)
+            if any(self._on_free(record, sized, kind) for kind in types) or self._on_several(record, sized, types):
                 return True
-            if self._on_several_releasing(record, job, types):
-                return True
-            if any(way(record, job, kind) for way in (self._on_spares, self._by_shrinking) for kind in types):
-                return True
-        if any(
-            self._by_moving(record, job, kind) for kind in types
-        ):  # who moves minds all bookings: its end is another
+        self._open_to = self.bookings.for_taking(record, job) if open_to else ()
+        types = self._unbooked(job, self._open_to)
+        if any(self._on_releasing(record, job, kind) for kind in types):
             return True
-        with self.bookings.lifted(later):
-            if any(self._by_preemption(record, job, kind) for kind in types):
-                return True
-            return self._by_preemption_on_several(record, job, types)
+        if self._on_several_releasing(record, job, types):
+            return True
+        ways = (self._on_spares, self._by_shrinking, self._by_moving, self._by_preemption)
+        if any(way(record, job, kind) for way in ways for kind in types):
+            return True
+        return self._by_preemption_on_several(record, job, types)
 
     def _is_unbooked(self, job: Job, kind: GpuType) -> bool:
         return self.bookings.delayed(job, kind, ()) is None
@@ -171,11 +171,12 @@ class Sweep:
         draft, key = self._draft, self._key(record, job, kind)
         if key in self._no_free or draft.breach(job, kind):
             return False
-        spot = draft.look(record, job, kind)
-        if isinstance(spot, Spot) and not draft.breach(job, kind, spot=spot):
-            draft.start(record, job, spot)
-            self.on_free.append(record.job)
-            return True
+        with self.bookings.lifted(self._open_to):
+            spot = draft.look(record, job, kind)
+            if isinstance(spot, Spot) and not draft.breach(job, kind, spot=spot):
+                draft.start(record, job, spot)
+                self.on_free.append(record.job)
+                return True
         if key is not None:
             self._no_free.add(key)
         return False
@@ -184,9 +185,10 @@ class Sweep:
         """Free GPUs of several types, for a job that says it may be so."""
         if not self._mixes(job, types):
             return False
-        spot = mixed_spot(self._draft, record, job)
-        if spot is not None:
-            self._draft.start(record, job, spot)
+        with self.bookings.lifted(self._open_to):
+            spot = mixed_spot(self._draft, record, job)
+            if spot is not None:
+                self._draft.start(record, job, spot)
         return spot is not None
 
     def _mixes(self, job: Job, types: list[GpuType]) -> bool:
@@ -198,9 +200,10 @@ class Sweep:
         draft = self._draft
         if not self._mixes(job, types) or not any(draft.releasing(kind) for kind in types):
             return False
-        spot = mixed_after(draft, record, job)
-        if spot is not None:
-            draft.promise(record, job, spot, waiting_for(draft, spot))
+        with self.bookings.lifted(self._open_to):
+            spot = mixed_after(draft, record, job)
+            if spot is not None:
+                draft.promise(record, job, spot, waiting_for(draft, spot))
         return spot is not None
 
     def _by_preemption_on_several(self, record: JobRecord, job: Job, types: list[GpuType]) -> bool:
@@ -208,18 +211,20 @@ class Sweep:
         draft = self._draft
         if not self._mixes(job, types) or self._preemptors >= MAX_PREEMPTORS:
             return False
-        found = mixed_victims(draft, record, job, [self.standing.claim(job, kind) for kind in types])
-        if found is None:
-            return False
-        spot, gangs = found
-        victims = tuple(sorted(one.record.job for one in gangs))
-        for victim in victims:
-            draft.evict(draft.records[victim], record.job)
-        self._disturbed(victims)
-        waits, lost = {*waiting_for(draft, spot), *victims}, sum(one.lost for one in gangs)
-        gap = (("lost", int(lost)), ("lostAtLeast", 0)) if len(victims) > 1 else ()
-        draft.promise(record, job, spot, waits, victims=victims, unproved=gap)
-        return True
+        unsure(draft.now)  # who goes there is tried in the order of what they have lost by now
+        with self.bookings.lifted(self._open_to):
+            found = mixed_victims(draft, record, job, [self.standing.claim(job, kind) for kind in types])
+            if found is None:
+                return False
+            spot, gangs = found
+            victims = tuple(sorted(one.record.job for one in gangs))
+            for victim in victims:
+                draft.evict(draft.records[victim], record.job)
+            self._disturbed(victims)
+            waits, lost = {*waiting_for(draft, spot), *victims}, sum(one.lost for one in gangs)
+            gap = (("lost", int(lost)), ("lostAtLeast", 0)) if len(victims) > 1 else ()
+            draft.promise(record, job, spot, waits, victims=victims, unproved=gap)
+            return True
 
     def _on_releasing(self, record: JobRecord, job: Job, kind: GpuType) -> bool:
         """Free GPUs and those already being released and promised to nobody: a promise without victims."""
@@ -227,11 +232,12 @@ class Sweep:
         leaving = draft.releasing(kind)
         if not leaving or key in self._no_releasing or draft.breach(job, kind, promised=True):
             return False
-        with draft.without(leaving, kind):
-            spot = draft.look(record, job, kind)
-        if isinstance(spot, Spot) and not draft.breach(job, kind, promised=True, spot=spot):
-            draft.promise(record, job, spot, waiting_for(draft, spot))
-            return True
+        with self.bookings.lifted(self._open_to):
+            with draft.without(leaving, kind):
+                spot = draft.look(record, job, kind)
+            if isinstance(spot, Spot) and not draft.breach(job, kind, promised=True, spot=spot):
+                draft.promise(record, job, spot, waiting_for(draft, spot))
+                return True
         if key is not None:
             self._no_releasing.add(key)
         return False
@@ -240,10 +246,11 @@ class Sweep:
         """GPUs that a gang it could take from holds for its repair."""
         if not self._has_spares:
             return False
-        spot = yield_spares(self._draft, record, job, kind, self.standing.claim(job, kind))
-        if spot is not None:
-            self.standing.forget()  # others hold less now
-            self._draft.start(record, job, spot)
+        with self.bookings.lifted(self._open_to):
+            spot = yield_spares(self._draft, record, job, kind, self.standing.claim(job, kind))
+            if spot is not None:
+                self.standing.forget()  # others hold less now
+                self._draft.start(record, job, spot)
         return spot is not None
 
     def _by_shrinking(self, record: JobRecord, job: Job, kind: GpuType) -> bool:
@@ -251,16 +258,17 @@ class Sweep:
         draft = self._draft
         if self._preemptors >= MAX_PREEMPTORS or not self._has_elastic:
             return False
-        found = find_shrinks(draft, record, job, kind, self.standing.claim(job, kind), self._cuts)
-        if found is None or self._soon(record, job, kind, found.jobs):
-            return False
-        for gang in found.gangs:
-            shrink(draft, gang, record.job)
-        self._promise(record, job, found.spot, found.jobs)
-        return True
+        with self.bookings.lifted(self._open_to):
+            found = find_shrinks(draft, record, job, kind, self.standing.claim(job, kind), self._cuts)
+            if found is None or self._soon(record, job, kind, found.jobs):
+                return False
+            for gang in found.gangs:
+                shrink(draft, gang, record.job)
+            self._promise(record, job, found.spot, found.jobs)
+            return True
 
     def _by_moving(self, record: JobRecord, job: Job, kind: GpuType) -> bool:
-        """A few small gangs step aside."""
+        """A few small gangs step aside. Who moves minds all bookings: its end is another."""
         draft = self._draft
         if self._preemptors >= MAX_PREEMPTORS:
             return False
@@ -277,6 +285,7 @@ class Sweep:
         at = starts_soon(self._draft, record, job, kind, disturbed)
         if at is not None:
             self.soon[record.job] = at
+            unsure(self._draft.now)  # those who were to go were chosen by what they have lost by now
         return at is not None
 
     def _promise(self, record: JobRecord, job: Job, spot: Spot, disturbed: tuple[JobKey, ...]) -> None:
@@ -298,17 +307,29 @@ class Sweep:
         draft = self._draft
         if self._preemptors >= MAX_PREEMPTORS:
             return False
-        if self.standing.effort.spent >= ROUND:
+        claim = self.standing.claim(job, kind)
+        if is_hopeless(draft, job, kind, claim):
+            return False
+        if not self.standing.effort.begin(passed_over=was_passed_over(record), in_turn=self._in_turn):
             self._untried.add(record.job)
+            unsure(draft.now)
             return False
-        found = find_victims(draft, record, job, kind, self.standing.claim(job, kind))
-        if found is None:
-            return False
-        if self._soon(record, job, kind, found.jobs):
-            return False
-        blend = (
-            with_shrinks(draft, record, job, kind, self.standing.claim(job, kind), found) if self._has_elastic else None
-        )
+        with self.bookings.lifted(self._open_to):
+            found = find_victims(draft, record, job, kind, claim)
+            if isinstance(found, Nobody):
+                if not found.proved:
+                    self._cut_short.add(record.job)
+                    unsure(draft.now)
+                return False
+            if self._soon(record, job, kind, found.jobs):
+                return False
+            self._take_from(record, job, found, claim)
+            return True
+
+    def _take_from(self, record: JobRecord, job: Job, found: Victims, claim: Claim) -> None:
+        """These go, or become smaller where that is enough, and the gang is promised their place."""
+        draft = self._draft
+        blend = with_shrinks(draft, record, job, claim.gpu_type, claim, found) if self._has_elastic else None
         found, shrunk = (blend.victims, blend.shrunk) if blend is not None else (found, ())
         for victim in found.jobs:
             draft.evict(draft.records[victim], record.job, found.causes[victim])
@@ -319,4 +340,3 @@ class Sweep:
         waits = {*waiting_for(draft, found.spot), *disturbed}
         gap = () if found.proved else (("lost", int(found.lost)), ("lostAtLeast", int(found.bound)))
         draft.promise(record, job, found.spot, waits, victims=found.jobs, unproved=(*gap, *self._cuts.items()))
-        return True

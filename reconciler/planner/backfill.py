@@ -61,7 +61,7 @@ class Bookings:
     """All bookings of one decision, in the order in which they were made."""
 
     __slots__ = (
-        "_bounds", "_by_queue", "_counts", "_draft", "_grace", "_idle", "_idle_gpus", "_nowhere", "_open", "_outranked", "_owners", "_ranks", "_spoken",
+        "_added", "_bounds", "_by_queue", "_counts", "_draft", "_grace", "_idle", "_idle_gpus", "_nowhere", "_open", "_outranked", "_owners", "_ranks", "_spoken",
         "made", "planner", "reservations",
     )  # fmt: skip
 
@@ -80,6 +80,7 @@ class Bookings:
         self._spoken: dict[GpuType, dict[int, int]] = {}
         self._idle_gpus: dict[GpuType, int] = {}
         self._grace: Nanoseconds | None = None
+        self._added: dict[tuple[Openness, QueueName, _Rank], tuple[tuple[int, int], Openness]] = {}
         self._ranks: dict[tuple[object, ...], tuple[int, _Rank]] = {}  # with the version of the use they are for
         self._outranked: dict[tuple[QueueName, _Rank], tuple[tuple[int, int], frozenset[int]]] = {}
 
@@ -189,15 +190,17 @@ class Bookings:
         return found
 
     def _with(self, found: Openness, record: JobRecord, job: Job) -> Openness:
-        """These, the candidate's own, and those of owners that it could evict."""
-        own, more = self._owners.get(record.job), self._below(job)
-        if own is not None and own not in more:
-            more |= {own}
-        return tuple(sorted(more.union(found))) if more else found
+        """These, the candidate's own, and those of owners that it could evict; worked out once for equals."""
+        own, rank = self._owners.get(record.job), self._rank(job)
+        as_of, key = (len(self.made), self._draft.quotas.ahead.version), (found, job.queue, rank)
+        known = self._added.get(key)
+        if known is None or known[0] != as_of:
+            more = self._below(job, rank)
+            known = self._added[key] = as_of, tuple(sorted(more.union(found))) if more else found
+        return known[1] if own is None or own in known[1] else tuple(sorted({*known[1], own}))
 
-    def _below(self, job: Job) -> frozenset[int]:
+    def _below(self, job: Job, rank: _Rank) -> frozenset[int]:
         """Bookings whose owners it could evict; worked out once for equals, as long as nobody's use changes."""
-        rank = self._rank(job)
         as_of, key = (len(self.made), self._draft.quotas.ahead.version), (job.queue, rank)
         known = self._outranked.get(key)
         if known is None or known[0] != as_of:

@@ -19,6 +19,7 @@ from reconciler.model.observed import GpuReport, NodeCondition, NodeObservation,
 from reconciler.model.units import Gpus, GpuType, JobKey, NodeName
 from reconciler.planner.ground import Ground
 from reconciler.planner.memo import Memo
+from reconciler.topology.capacity import Capacity
 
 Masks = Mapping[NodeName, int]
 """GPU bit masks by node."""
@@ -112,6 +113,15 @@ class Supply:
                     engine.take(index, taken)
             for leaf, slots in full.items():
                 engine.take_whole(leaf, slots)
+
+    def engine_without(self, gpu_type: GpuType, bound: Mapping[int, int]) -> Capacity:
+        """An engine of its own with what would be on offer if only these GPUs, by node number, were held."""
+        engine = self.ground.engine(gpu_type)
+        for index in self.ground.members[gpu_type]:
+            taken = self.ground.whole[index] & (~self.usable[index] | bound.get(index, 0) | self.promised[index])
+            if taken:
+                engine.take(index, taken)
+        return engine
 
     def resources_left(self, index: int) -> tuple[int, int]:
         """CPUs and bytes of memory of a node beside those of gangs that hold GPUs there or were promised some."""

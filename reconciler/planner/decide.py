@@ -8,6 +8,7 @@ shell, and only then acted on.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from reconciler.model.allocation import Allocation
 from reconciler.model.decision import Decision, Judge
@@ -25,7 +26,7 @@ from reconciler.planner.ground import ground_of
 from reconciler.planner.grow import grow
 from reconciler.planner.improve import improve
 from reconciler.planner.lengths import lengths_after
-from reconciler.planner.line import line_of
+from reconciler.planner.line import line_of, standings_of
 from reconciler.planner.metrics import metrics_of
 from reconciler.planner.promise import keep_promises
 from reconciler.planner.repair import repair_broken
@@ -44,11 +45,12 @@ def decide(
     Raises BrokenInvariant when a rule of the lifecycle or of the engines would be broken: commit nothing then.
     """
     if judge is None:
-        return _attempt(desired, observed, previous, now, NO_VETOES).decision
-    return undenied(lambda vetoes: _attempt(desired, observed, previous, now, vetoes), judge, previous)
+        return attempt(desired, observed, previous, now, NO_VETOES).decision
+    return undenied(lambda vetoes: attempt(desired, observed, previous, now, vetoes), judge, previous)
 
 
-def _attempt(desired: Desired, observed: Observed, previous: Allocation, now: Instant, vetoes: Vetoes) -> Attempt:
+def attempt(desired: Desired, observed: Observed, previous: Allocation, now: Instant, vetoes: Vetoes) -> Attempt:
+    """One decision with what was vetoed held back. Raises as `decide` does."""
     # 1. Time never goes back.
     now = Instant(max(now, previous.decided_at))
     # 2. What was observed, then what the files say, makes of every job; forced stops are ordered here.
@@ -72,13 +74,14 @@ def _attempt(desired: Desired, observed: Observed, previous: Allocation, now: In
     improve(draft, sweep.on_free)
     tidying, moved = defragment(draft, previous.moved)
     # 8. A reason for everyone who waits.
-    explainer = explain.Explainer(draft, sweep.standing, sweep.bookings)
+    explainer = explain.Explainer(draft, sweep.standing, sweep.bookings, sweep.unproved)
     for record, job, alike in waiting:
         explain.settle_waiting(draft, record, explainer.why(record, job, alike))
     sweep.bookings.lift_all()
     # 9. What of all this deserves a commit.
     decision = replace(_conclude(draft, previous, tombstones, accounts, as_of, moved), tidying=tidying)
-    return Attempt(decision=decision, started=tuple(sweep.started))
+    standings = partial(standings_of, desired, previous, draft.quotas, draft.ground.types)
+    return Attempt(decision=decision, started=tuple(sweep.started), standings=standings)
 
 
 def _conclude(

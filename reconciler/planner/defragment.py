@@ -18,6 +18,7 @@ from reconciler.model.job import Job
 from reconciler.model.units import HOUR, GpuSeconds, GpuType, Instant, JobKey
 from reconciler.planner import elastic
 from reconciler.planner.draft import Draft
+from reconciler.planner.moment import unsure
 from reconciler.planner.moves import Movable, move, taken
 from reconciler.planner.placement import Spot
 from reconciler.planner.victims import Candidate
@@ -71,7 +72,10 @@ def defragment(draft: Draft, moved: Iterable[Instant]) -> tuple[tuple[Tidying, .
 def _plan(draft: Draft, kind: GpuType, known: Movable, most: int) -> tuple[Tidying, dict[JobKey, Spot]] | None:
     """The cheapest domain that can be emptied by at most so many moves."""
     engine = draft.supply.engines[kind]
-    for target in _targets(draft, kind, known.on_nodes(kind), most)[:DOMAINS]:
+    targets = _targets(draft, kind, known.on_nodes(kind), most)
+    if len(targets) > DOMAINS:  # not all are looked at, and prices say which
+        unsure(draft.now)
+    for target in targets[:DOMAINS]:
         first, end = target.nodes
         size = sum(engine.size_of(node) for node in range(first, end))
         if engine.free_gpus() < size:

@@ -42,7 +42,7 @@ class Draft:
     """One decision while it is being made. `records` is complete at all times."""
 
     __slots__ = (
-        "_asks", "_drained", "_linked", "_ports", "_refused", "_releasing", "_values", "desired", "ground", "now", "observed", "quotas", "records",
+        "_asks", "_drained", "_kinds", "_linked", "_ports", "_refused", "_releasing", "_values", "desired", "ground", "now", "observed", "quotas", "records",
         "stuck", "supply", "types",
     )  # fmt: skip
 
@@ -53,6 +53,7 @@ class Draft:
         self.records = records
         self.quotas = Quotas(desired.quotas, ground.declared, ground.gpus_by_node)
         self.types: dict[JobKey, GpuType] = {}
+        self._kinds: dict[tuple[GpuType, ...], tuple[GpuType, ...]] = {}
         self._asks: dict[tuple[Shape, GpuType], tuple[Ask, ...]] = {}
         self._refused: dict[tuple[object, ...], NodeMask] = {}
         self._drained: dict[tuple[Nanoseconds | None, QueueName], NodeMask] = {}
@@ -174,7 +175,10 @@ class Draft:
 
     def types_for(self, job: Job) -> tuple[GpuType, ...]:
         """Declared types it may use, in the order it wrote."""
-        return placement.types_of(job, self.ground)
+        found = self._kinds.get(job.gpu_types)
+        if found is None:
+            found = self._kinds[job.gpu_types] = placement.types_of(job, self.ground)
+        return found
 
     def priority(self, job: Job) -> int:
         """The value of its class."""
@@ -211,7 +215,7 @@ class Draft:
     @contextmanager
     def without(self, gangs: Iterable[JobRecord], gpu_type: GpuType) -> Iterator[None]:
         """A trial in which these gangs are gone."""
-        gone = list(gangs)
+        gone, version = list(gangs), self.quotas.ahead.version
         with self.supply.engines[gpu_type].trial():
             for record in gone:
                 self.supply.give(gpu_type, self.masks(record))
@@ -223,13 +227,14 @@ class Draft:
                 for record in gone:
                     self._charge_nodes(record, 1)
                     self._charge_ahead(record, 1)
+                self.quotas.ahead.undone_to(version)
 
     @contextmanager
     def without_parts(
         self, parts: Iterable[tuple[JobRecord, Mapping[NodeName, int]]], gpu_type: GpuType
     ) -> Iterator[None]:
         """A trial in which running gangs have given up some of their GPUs."""
-        given = list(parts)
+        given, version = list(parts), self.quotas.ahead.version
         with self.supply.engines[gpu_type].trial():
             for record, masks in given:
                 self.supply.give(gpu_type, masks)
@@ -239,6 +244,7 @@ class Draft:
             finally:
                 for record, masks in given:
                     self._charge_part(record, masks, 1)
+                self.quotas.ahead.undone_to(version)
 
     def _charge_part(self, record: JobRecord, masks: Mapping[NodeName, int], sign: int) -> None:
         self._charge_nodes(record, sign, masks)

@@ -6,9 +6,11 @@ answer. The numbers are as of now; a record keeps the older ones while its code 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Final
 
 from reconciler.model.allocation import Allocation, JobRecord
@@ -32,6 +34,9 @@ from reconciler.topology.drift import numbers_of
 NEVER: Final = frozenset({ReasonCode.NEVER_FITS, ReasonCode.NEVER_FITS_QUOTA, ReasonCode.GPU_TYPE_MISSING})
 """Reasons that no waiting can cure: the job is held, not pending."""
 
+
+UNPROVED: Final = ("proved", "false")
+"""Among the numbers of a reason: perhaps there are gangs that could make room; nobody has looked, or not to the end."""
 
 Likes = tuple[Shape, QueueName, ClassName, int, bool]
 
@@ -98,19 +103,44 @@ class Never:
         return reason(ReasonCode.NEVER_FITS, need=job.gpus, largest=largest, level=level, **short)
 
 
+class _Passing:
+    """GPUs on their way to new owners, by the owners' places in line."""
+
+    __slots__ = ("_behind", "_places")
+
+    def __init__(self, rows: Iterable[tuple[SortKey, int]]) -> None:
+        ordered = sorted(rows)
+        self._places = [place for place, _ in ordered]
+        self._behind = [*accumulate((gpus for _, gpus in reversed(ordered)), initial=0)][::-1]
+
+    def behind(self, place: SortKey) -> int:
+        """GPUs that go to those who stand behind a place."""
+        return self._behind[bisect_right(self._places, place)]
+
+
 class Explainer:
     """The reasons of a whole sweep's waiting jobs."""
 
     __slots__ = (
         "_bookings", "_draft", "_idle", "_idle_gpus", "_known", "_passing", "_promised", "_promised_on", "_shut", "_standing",
+        "_lifted", "_unowned", "_unproved", "_with_promised",
     )  # fmt: skip
 
-    def __init__(self, draft: Draft, standing: Standing, bookings: Bookings | None = None) -> None:
-        self._draft, self._standing = draft, standing
+    def __init__(
+        self,
+        draft: Draft,
+        standing: Standing,
+        bookings: Bookings | None = None,
+        unproved: AbstractSet[Likes] = frozenset(),
+    ) -> None:
+        """`unproved`: for these a search for victims was not made, or not to its end."""
+        self._draft, self._standing, self._unproved = draft, standing, unproved
         self._bookings = bookings if bookings is not None else Bookings(draft)
         self._known: dict[tuple[Likes, Openness], Reason] = {}
+        self._lifted: Openness = ()  # bookings that are lifted just now
+        self._with_promised: dict[tuple[object, ...], Spot | Unfit | None] = {}
         self._promised = [r for r in draft.records.values() if r.promise is not None]
-        self._passing = self._in_flight()
+        self._passing, self._unowned = self._in_flight()
         kinds, masks = draft.ground.types, [draft.masks(record) for record in self._promised]
         self._idle = {kind: tuple(draft.supply.left_idle(kind, masks)) for kind in kinds}
         self._idle_gpus = {kind: sum(mask.bit_count() for _, mask in self._idle[kind]) for kind in kinds}
@@ -122,49 +152,55 @@ class Explainer:
 
     def why(self, record: JobRecord, job: Job, alike: Likes) -> Reason:
         """The binding blocker; jobs that are `alike` share it, unless they avoid nodes."""
+        open_to = self._bookings.openness(record, job)
         if record.avoid:
-            return next(self.blockers(record, job))
-        key = (alike, self._bookings.openness(record, job))
-        found = self._known.get(key)
+            return self._first(record, job, open_to, alike)
+        found = self._known.get((alike, open_to))
         if found is None:
-            found = self._known[key] = next(self.blockers(record, job))
+            found = self._known[alike, open_to] = self._first(record, job, open_to, alike)
         reserved = self._bookings.reservations.get(record.job)
         if reserved is not None:
             return replace(found, numbers=(*found.numbers, ("earliestStart", int(reserved.starts))))
         return found
 
-    def _in_flight(self) -> list[tuple[GpuType, int, SortKey | None]]:
-        """GPUs on their way to someone: type, number, and where their new owner stands in line (None: nobody's)."""
+    def _first(self, record: JobRecord, job: Job, open_to: Openness, alike: Likes) -> Reason:
+        self._lifted = self._bookings.idle(open_to)
+        with self._bookings.lifted(self._lifted):
+            found = next(self._all_blockers(record, job, self._draft.types_for(job), open_to))
+        return replace(found, numbers=(*found.numbers, UNPROVED)) if alike in self._unproved else found
+
+    def _in_flight(self) -> tuple[dict[GpuType, _Passing], dict[GpuType, int]]:
+        """GPUs on their way to someone, by where their new owners stand in line; and those on their way to nobody."""
         draft = self._draft
-        found: list[tuple[GpuType, int, SortKey | None]] = []
+        found: dict[GpuType, list[tuple[SortKey, int]]] = {kind: [] for kind in draft.ground.types}
         for record in draft.records.values():
-            job = draft.job(record)
-            if record.state is JobState.STARTING and job is not None:
+            job = draft.job(record) if record.state is JobState.STARTING else None
+            if job is not None:
                 place = draft.line(record, job)
-                found += [(kind, gpus, place) for kind, gpus, _ in draft.parts(draft.masks(record))]
+                for kind, gpus, _ in draft.parts(draft.masks(record)):
+                    found[kind].append((place, gpus))
         for record in self._promised:
-            job, kind = draft.job(record), draft.type_at(draft.masks(record))
-            if job is not None and kind is not None:
-                found.append(
-                    (kind, draft.supply.overlap(draft.masks(record), draft.supply.held), draft.line(record, job))
-                )
+            job, at = draft.job(record), draft.type_at(draft.masks(record))
+            if job is not None and at is not None:
+                gpus = draft.supply.overlap(draft.masks(record), draft.supply.held)
+                found[at].append((draft.line(record, job), gpus))
         leaving = {
             kind: sum(draft.supply.unclaimed(draft.masks(r)) for r in draft.releasing(kind))
             for kind in draft.ground.types
         }
-        return [*found, *((kind, gpus, None) for kind, gpus in leaving.items())]
+        return {kind: _Passing(rows) for kind, rows in found.items()}, leaving
 
-    def _passed_on(self, record: JobRecord, job: Job, types: tuple[GpuType, ...]) -> int:
+    def _passed_on(self, record: JobRecord, job: Job, kind: GpuType) -> int:
         """GPUs that went past it, for it could not use them, to jobs behind it in line; or are being released."""
-        own = self._draft.line(record, job)
-        return sum(gpus for kind, gpus, place in self._passing if kind in types and (place is None or place > own))
+        return self._passing[kind].behind(self._draft.line(record, job)) + self._unowned[kind]
 
     def blockers(self, record: JobRecord, job: Job) -> Iterator[Reason]:
         """Everything that stands in the way, in the order of the table. What alone would start it comes before
         the shortage; the shortage itself always closes the list."""
         types = self._draft.types_for(job)
         open_to = self._bookings.openness(record, job)
-        with self._bookings.lifted(self._bookings.idle(open_to)):
+        self._lifted = self._bookings.idle(open_to)
+        with self._bookings.lifted(self._lifted):
             found = list(self._all_blockers(record, job, types, open_to))
         yield from found
 
@@ -228,8 +264,7 @@ class Explainer:
         for kind in types:
             if not self._idle[kind] or self._idle_gpus[kind] + draft.supply.engines[kind].free_gpus() < job.gpus:
                 continue
-            with draft.supply.promises_open(kind, self._idle[kind]):
-                spot = draft.look(record, job, kind)
+            spot = self._on_promised(record, job, kind)
             if isinstance(spot, Spot):
                 wanted = {draft.ground.nodes[index].name: mask for index, mask in spot.rows}
                 near = sorted({number for node in wanted for number in self._promised_on.get(node, ())})
@@ -238,6 +273,18 @@ class Explainer:
                     if shared:
                         yield reason(ReasonCode.HELD_FOR, gpus=shared, owner=owner.job)
                         return
+
+    def _on_promised(self, record: JobRecord, job: Job, kind: GpuType) -> Spot | Unfit | None:
+        """Where it would go if idle GPUs were promised to nobody; asked once for all who want the same."""
+        draft = self._draft
+        key = (placement.shape_of(job), kind, draft.drained(job), self._lifted)
+        if key not in self._with_promised or record.avoid:
+            with draft.supply.promises_open(kind, self._idle[kind]):
+                spot = draft.look(record, job, kind)
+            if record.avoid:
+                return spot
+            self._with_promised[key] = spot
+        return self._with_promised[key]
 
     def _nodes(self, record: JobRecord, job: Job, types: tuple[GpuType, ...]) -> Iterator[Reason]:
         """Nodes that take no work now would be enough."""
@@ -297,7 +344,7 @@ class Explainer:
         claims = [self._standing.claim(job, kind) for kind in types]
         evictable, protected = sum(claim.most() for claim in claims), sum(claim.protected() for claim in claims)
         total = sum(free.values())
-        could = {kind: free[kind] + self._passed_on(record, job, (kind,)) for kind in types}
+        could = {kind: free[kind] + self._passed_on(record, job, kind) for kind in types}
         could_have, of_one = sum(could.values()), max(could.values())
         if could_have >= need > of_one + evictable and not job.mixed_types:
             return reason(ReasonCode.GPU_TYPE_SPLIT, need=need, free=of_one)

@@ -23,6 +23,7 @@ from reconciler.planner import elastic, steps
 from reconciler.planner.draft import Draft
 from reconciler.planner.memo import masks_of
 from reconciler.planner.mildest import mildest_first
+from reconciler.planner.moment import unsure
 from reconciler.planner.placement import Spot
 from reconciler.planner.protection import Shields
 from reconciler.planner.ranks import placement_of
@@ -102,6 +103,8 @@ def find_moves(
     if rules.move_to_start == "never" or engine.free_gpus() < job.gpus or draft.breach(job, gpu_type):
         return None
     bundles = list(_bundles(draft, job, gpu_type, known))
+    if len(bundles) ** rules.max_moves_per_start > TRIALS:  # perhaps not all are tried, and prices say which
+        unsure(draft.now)
     trials = 0
     for seen, chosen in enumerate(mildest_first(bundles, rules.victim_order, rules.max_moves_per_start, SETS), 1):
         if seen == SETS:

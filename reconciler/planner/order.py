@@ -33,6 +33,9 @@ class Line(Protocol):
     def __iter__(self) -> Iterator[Candidate]:
         """The candidates, each once."""
 
+    def __len__(self) -> int:
+        """How many there were to begin with."""
+
     def renew(self, queues: Iterable[QueueName]) -> None:
         """The use of these queues has changed."""
 
@@ -48,6 +51,9 @@ class FixedLine:
     def __iter__(self) -> Iterator[Candidate]:
         return iter(self._candidates)
 
+    def __len__(self) -> int:
+        return len(self._candidates)
+
     def renew(self, queues: Iterable[QueueName]) -> None:
         """Nothing to renew."""
 
@@ -55,7 +61,9 @@ class FixedLine:
 class FairLine:
     """The line of `fairShare`: a tree of queues with a heap of children in each, best first."""
 
-    __slots__ = ("_branches", "_heaps", "_key_of", "_kinds", "_quotas", "_shares", "_starved", "_stamps", "_waiting")
+    __slots__ = (
+        "_branches", "_count", "_heaps", "_key_of", "_kinds", "_quotas", "_shares", "_starved", "_stamps", "_waiting",
+    )  # fmt: skip
 
     def __init__(
         self, candidates: Iterable[Candidate], quotas: Quotas, shares: FairShares,
@@ -71,10 +79,14 @@ class FairLine:
         for record, job in candidates:
             leaf = self._branches.leaf(job.queue)
             self._waiting[leaf].append((key_of(record, job), (record, job)))
+        self._count = sum(map(len, self._waiting))
         for rows in self._waiting:
             rows.sort(key=lambda row: row[0], reverse=True)  # the head is taken from the end
         for number in reversed(range(1, size)):
             self._push(number)
+
+    def __len__(self) -> int:
+        return self._count
 
     def __iter__(self) -> Iterator[Candidate]:
         while (leaf := self._best_leaf(TOP)) is not None:

@@ -24,18 +24,20 @@ from reconciler.planner.victims import Alone, Bound, Candidate, Cost, Limits, Sh
 from reconciler.topology.tree import ROOT
 
 VISITS: Final = 20_000  # sets looked at, for one job
-TOUCHES: Final = 100_000  # candidates looked at, for one job: keeps a wide search as short as a narrow one
-ROUND: Final = 400_000  # candidates looked at, for all jobs of a decision
-_SCOUTING: Final = (
-    10  # this part of the steps may go by before any set is found: who cannot be helped must not use up all
-)
-_TRIAL: Final = 5  # a trial of a whole set costs as much as so many sets that are only bounded
+STEPS: Final = 100_000  # steps, for one job: keeps a wide search as short as a narrow one
+_SCOUTING: Final = 10  # part of both that may go by before any set is found: who cannot be helped must not use up all
+_TRIAL: Final = 5  # a trial of a whole set counts as so many sets that are only bounded
+# What things cost, in steps (`effort`): a search for a place, a gang that leaves and comes back, and one of those
+# whose prices are added up to a bound.
+_LOOK: Final = 40
+_GONE: Final = 8
+_BOUNDED: Final = 8  # so many for one step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victims:
     """The set to evict and the spot the gang then gets. `causes` says by what right each one goes; `bound` is what no
-    set can go below in lost GPU-seconds."""
+    set can go below in lost GPU-seconds; `proved`: none is milder."""
 
     jobs: tuple[JobKey, ...]
     spot: Spot
@@ -46,17 +48,34 @@ class Victims:
     visits: int
 
 
-def find_victims(draft: Draft, record: JobRecord, job: Job, gpu_type: GpuType, claim: Claim) -> Victims | None:
-    """The mildest lawful set whose leaving starts the gang, or None. GPUs already being released are used before any
-    victim; a gang that straddles its queue's guarantee goes only when nothing else helps."""
-    if not claim.able or not _can_make_room(draft, job, gpu_type, claim):
-        return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nobody:
+    """No set was found. `proved`: there is none; else the steps ran out first."""
+
+    proved: bool = True
+
+
+def find_victims(draft: Draft, record: JobRecord, job: Job, gpu_type: GpuType, claim: Claim) -> Victims | Nobody:
+    """The mildest lawful set whose leaving starts the gang. GPUs already being released are used before any victim; a
+    gang that straddles its queue's guarantee goes only when nothing else helps."""
+    if is_hopeless(draft, job, gpu_type, claim):
+        return Nobody()
     with draft.without(draft.releasing(gpu_type), gpu_type):
         trial = _Trial(draft, record, job, gpu_type, claim)
         found = _mildest(draft, job, gpu_type, trial)
-        if found is None and claim.caps and trial.fits_without_all() and claim.straddling():
-            found = _mildest(draft, job, gpu_type, trial)
+        if isinstance(found, Nobody) and claim.caps and trial.fits_without_all():
+            with claim.straddling() as may_straddle:
+                straddling = _mildest(draft, job, gpu_type, trial) if may_straddle else Nobody()
+            is_proof = found.proved and isinstance(straddling, Nobody) and straddling.proved
+            found = straddling if isinstance(straddling, Victims) else Nobody(proved=is_proof)
         return found
+
+
+def is_hopeless(draft: Draft, job: Job, gpu_type: GpuType, claim: Claim) -> bool:
+    """No lawful set can exist: told without a search, by what is shared by all who are alike."""
+    return (
+        not claim.able or not claim.could_ever_help(job) or not _can_make_room(draft, job, gpu_type, claim)
+    )  # fmt: skip
 
 
 def _can_make_room(draft: Draft, job: Job, gpu_type: GpuType, claim: Claim) -> bool:
@@ -68,7 +87,7 @@ def _can_make_room(draft: Draft, job: Job, gpu_type: GpuType, claim: Claim) -> b
     )
 
 
-def _mildest(draft: Draft, job: Job, gpu_type: GpuType, trial: _Trial) -> Victims | None:
+def _mildest(draft: Draft, job: Job, gpu_type: GpuType, trial: _Trial) -> Victims | Nobody:
     """With `lowestPriority` first: among those up to the lowest priority that is enough; else among all."""
     able = trial.claim.able
     values = sorted({c.priority for c in able})
@@ -81,7 +100,7 @@ def _mildest(draft: Draft, job: Job, gpu_type: GpuType, trial: _Trial) -> Victim
         if found is not None:
             return found
         proved = proved and search.proved
-    return None
+    return Nobody(proved=proved)
 
 
 class _Trial:
@@ -93,12 +112,10 @@ class _Trial:
         "_gpu_type",
         "_job",
         "_record",
-        "_width",
+        "_steps",
         "causes",
         "claim",
-        "limit",
         "owed",
-        "scouting",
         "spot",
         "visits",
     )
@@ -109,24 +126,34 @@ class _Trial:
         self.owed = draft.quotas.deficit(job.queue, gpu_type, job.gpus, fixed=draft.is_fixed(job))
         self.spot: Spot | None = None
         self.causes: Mapping[JobKey, Cause] = {}
-        self.visits = 0
-        self._width = max(1, len(claim.able))
-        left = max(0, ROUND - claim.effort.spent)
-        self.limit = min(VISITS, TOUCHES // self._width, left // self._width)
-        self.scouting = self.limit // _SCOUTING
+        self.visits = self._steps = 0
         self._all: bool | None = None
 
-    def visit(self, cost: int = 1) -> None:
-        """One more set was looked at."""
-        self.visits += cost
-        self.claim.effort.spent += cost * self._width
+    def bounded(self, candidates: int) -> None:
+        """One more set was looked at, by its bound over so many candidates."""
+        self.visits += 1
+        self._spend(1 + candidates // _BOUNDED)
+
+    def _tried(self, candidates: int) -> None:
+        """One more set of so many was tried."""
+        self.visits += _TRIAL
+        self._spend(_LOOK + _GONE * candidates)
+
+    def _spend(self, steps: int) -> None:
+        self._steps += steps
+        self.claim.effort.spend(steps)
+
+    def is_over(self, *, found: bool) -> bool:
+        """The steps of this job are used up; before any set was `found` it has but a part of them."""
+        part = 1 if found else _SCOUTING
+        return self.visits >= VISITS // part or self._steps >= STEPS // part
 
     def starts(self, gone: Iterable[Candidate]) -> bool:
         """True when it fits, no limit is passed and all of these may be taken together; `spot` is where."""
         gone = list(gone)
         if sum(c.gpus for c in gone) < self.owed or not self.claim.may_go(gone):
             return False
-        self.visit(_TRIAL)
+        self._tried(len(gone))
         with self._draft.without((c.record for c in gone), self._gpu_type):
             found = self._draft.look(self._record, self._job, self._gpu_type)
             if not isinstance(found, Spot) or self._draft.breach(self._job, self._gpu_type, promised=True, spot=found):
@@ -147,6 +174,7 @@ class _Trial:
 
     def _may_stay(self, one: Candidate, gone: list[Candidate]) -> bool:
         fewer = [c.record for c in gone if c is not one]
+        self._tried(len(fewer))
         with self._draft.without(fewer, self._gpu_type):
             found = self._draft.look(self._record, self._job, self._gpu_type)
             return isinstance(found, Spot) and not self._draft.breach(
@@ -155,7 +183,8 @@ class _Trial:
 
     def fits(self, gone: Sequence[Candidate]) -> bool:
         """It would fit if all these could be taken, whatever their queues are guaranteed."""
-        self.visit(_TRIAL)
+        self.visits += _TRIAL
+        self.claim.effort.spend(_LOOK + _GONE * len(gone))  # asked once: no part of the steps of the search itself
         with self._draft.without((c.record for c in gone), self._gpu_type):
             return isinstance(self._draft.look(self._record, self._job, self._gpu_type), Spot)
 
@@ -193,6 +222,7 @@ class _Search:
     def run(self, proved: bool = True) -> Victims | None:
         """The mildest set of the pool; `proved`: no set of a milder pool exists for certain."""
         domains = []
+        self._trial.claim.effort.spend(len(self._pool))
         for number, bound in self._domains():
             least = bound.of(0, 0)
             if least is not None:
@@ -202,7 +232,7 @@ class _Search:
         for cost, _, bound in domains:
             if self._best_cost is not None and cost >= self._best_cost:
                 break
-            if self._best_cost is None and self._trial.visits >= self._trial.limit:
+            if self._best_cost is None and self._trial.is_over(found=False):
                 self.proved = False
                 break
             first = self._first_set(bound, guess_only=not is_possible)
@@ -255,15 +285,16 @@ class _Search:
         """Each domain that holds candidates, with the bound that is sharpest for this gang."""
         by_node: dict[int, list[tuple[Candidate, int]]] = {}
         tree, supply, level = self._draft.ground.tree, self._draft.supply, self._level
-        index_of, usable, promised, masks = tree.index_of, supply.usable, supply.promised, self._draft.masks
+        usable, promised = supply.usable, supply.promised
         for candidate in self._pool:
-            for name, mask in masks(candidate.record).items():
-                node = index_of.get(name)
-                if node is not None and (freed := mask & usable[node] & ~promised[node]):
-                    if node in by_node:
-                        by_node[node].append((candidate, freed))
-                    else:
-                        by_node[node] = [(candidate, freed)]
+            for node, mask in candidate.places:
+                freed = mask & usable[node] & ~promised[node]
+                if not freed:
+                    continue
+                if node in by_node:
+                    by_node[node].append((candidate, freed))
+                else:
+                    by_node[node] = [(candidate, freed)]
         inside: dict[int, dict[int, list[tuple[Candidate, int]]]] = {}
         for node, rows in by_node.items():
             inside.setdefault(tree.domain_of(node, level), {})[node] = rows
@@ -315,8 +346,8 @@ class _Search:
             more = bound.of(at, chosen)
             if more is None or (self._best_cost is not None and self._cost(highest, paid + more) >= self._best_cost):
                 continue
-            trial.visit()
-            if trial.visits >= (trial.limit if self._best_cost is not None else trial.scouting):
+            trial.bounded(len(order) - at)
+            if trial.is_over(found=self._best_cost is not None):
                 self.proved = False
                 return
             if fresh and not more and trial.starts(picked := [order[i] for i in bits(chosen)]):

@@ -8,7 +8,7 @@ Whose GPUs may be taken back is for `rights`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from reconciler.model.queue import QuotaTree
@@ -44,20 +44,22 @@ class Breach:
 class Ledger:
     """GPUs in use by queue and type, subtree included, and what each subtree takes out of its parent's pot."""
 
-    __slots__ = ("_branches", "_nodes", "_sizes", "_under", "_use", "version")
+    __slots__ = ("_branches", "_changes", "_nodes", "_sizes", "_under", "_use", "version")
 
     def __init__(self, branches: Branches, sizes: Mapping[NodeName, int]) -> None:
         self._branches, self._sizes = branches, sizes
         self._under: dict[GpuType, list[int]] = {}
         self._use: dict[GpuType, list[int]] = {}
         self._nodes: dict[tuple[int, GpuType], dict[NodeName, int]] = {}
+        self._changes = 0
         self.version = 0  # another number after every charge: what was worked out at the same one still holds
 
     def add(self, leaf: int, kind: GpuType, gpus: int, nodes: Iterable[NodeName] = ()) -> None:
         """Charge GPUs (negative: take them off) to a leaf and all above it; `nodes`: where one gang has them."""
         if not gpus:
             return
-        self.version += 1
+        self._changes += 1
+        self.version = self._changes
         if kind not in self._under:
             self._under[kind] = [0] * len(self._branches.names)
             self._use[kind] = [0] * len(self._branches.names)
@@ -74,6 +76,15 @@ class Ledger:
                     counts[node] = counts.get(node, 0) + sign
                     if not counts[node]:
                         del counts[node]
+
+    def undone_to(self, version: int) -> None:
+        """All charges since that version were taken back one by one: what was worked out then holds again."""
+        self.version = version
+
+    def all_under(self, kind: GpuType) -> Sequence[int]:
+        """GPUs used in each queue and below it, by number."""
+        row = self._under.get(kind)
+        return row if row is not None else [0] * len(self._branches.names)
 
     def under(self, number: int, kind: GpuType) -> int:
         """GPUs used in a queue and below it."""
@@ -94,6 +105,8 @@ class Ledger:
         if use is None:
             return max(0, shares.pot[TOP]) + sum(shares.local[number] for number in path)
         found = max(0, shares.pot[TOP] - use[TOP])
+        if not shares.withholds:
+            return found
         return found + sum(max(0, shares.local[number] - use[number]) for number in path[:-1])
 
     def left_after(self, leaf: int, kind: GpuType, change: Callable[[int], int]) -> int:
@@ -211,7 +224,7 @@ class Quotas:
     ) -> Breach | None:
         branches, shares = self.branches, self.branches.shares(kind)
         leaf = branches.leaf(queue)
-        for number in branches.path(leaf):
+        for number in branches.path(leaf) if shares.limits else ():
             ceiling, would_be = shares.ceiling[number], ledger.under(number, kind) + need
             if ceiling is not None and would_be > ceiling:
                 return Breach(queue=branches.names[number], would_be=would_be, ceiling=ceiling)

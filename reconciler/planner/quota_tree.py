@@ -30,11 +30,8 @@ class Shares:
     pot: tuple[int, ...]
     local: tuple[int, ...]
     total: int
-
-    @property
-    def withholds(self) -> bool:
-        """Some queue keeps a part of its guarantee to itself."""
-        return any(self.local)
+    withholds: bool  # some queue keeps a part of its guarantee to itself
+    limits: bool  # some queue has a ceiling
 
 
 class Branches:
@@ -149,7 +146,8 @@ class Branches:
                 local[number] = max(0, pot[number] - row.lend[kind])
         return Shares(
             guaranteed=tuple(guaranteed), declared=tuple(declared), ceiling=tuple(ceiling), pot=tuple(pot),
-            local=tuple(local), total=total,
+            local=tuple(local), total=total, withholds=any(local),
+            limits=any(limit is not None for limit in ceiling),
         )  # fmt: skip
 
     def is_in_nodes(self, number: int) -> bool:

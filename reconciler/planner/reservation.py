@@ -182,6 +182,8 @@ class Planner:
             if len(rooms) < count:
                 continue
             at = max(rooms[count - 1][0], least)
+            if best is not None and not gather and at > best[0][0]:
+                continue  # it comes free later, however tight it is
             ready = bisect_left(rooms, (at + 1,))
             missing = count - min(count, bisect_left(rooms, (NOW + 1,)))
             key = (missing, at, ready, domain) if gather else (at, ready, missing, domain)

@@ -10,6 +10,7 @@ here that limits a set limits all larger ones too. Which lawful set is the milde
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -17,11 +18,15 @@ from reconciler.model.allocation import JobRecord
 from reconciler.model.job import Job
 from reconciler.model.lifecycle import Cause, JobState
 from reconciler.model.reasons import Reason, ReasonCode, reason
-from reconciler.model.units import GpuType, Instant, JobKey, NodeName, QueueName
+from reconciler.model.units import ClassName, GpuType, Instant, JobKey, NodeName, QueueName
 from reconciler.planner import steps
 from reconciler.planner.draft import Draft
+from reconciler.planner.effort import Effort
+from reconciler.planner.placement import Shape, Spot, fit_on, shape_of
 from reconciler.planner.protection import Shield, Shields
 from reconciler.planner.victims import Candidate
+from reconciler.topology.capacity import Capacity
+from reconciler.topology.tree import NodeMask
 
 _STRADDLING: Final = 256  # gangs taken together among which one that straddles is still looked for
 
@@ -55,15 +60,6 @@ class Sides(NamedTuple):
     side: tuple[int, ...]
 
 
-class Effort:
-    """What all searches of a decision have cost together, in candidates looked at."""
-
-    __slots__ = ("spent",)
-
-    def __init__(self) -> None:
-        self.spent = 0
-
-
 class Guards(NamedTuple):
     """What guarantees keep from the jobs of one leaf: the leaves that may give up nothing, and the GPUs they use."""
 
@@ -75,14 +71,21 @@ class Standing:
     """Who stands where in each queue, for one decision: made once, asked by every blocked job."""
 
     __slots__ = (
+        "_claims",
+        "_cuts",
+        "_deserted",
         "_draft",
+        "_fits_deserted",
         "_guarded",
         "_guards",
         "_known",
         "_leaves",
+        "_near",
         "_reach",
         "_rows",
         "_sides",
+        "_sizes",
+        "_under",
         "_version",
         "effort",
     )
@@ -93,10 +96,17 @@ class Standing:
         self._known: dict[tuple[object, ...], tuple[tuple[Candidate, ...], tuple[Shielded, ...]]] = {}
         self._guarded: dict[tuple[int, GpuType], list[Shielded]] = {}
         self._leaves: dict[GpuType, list[int]] = {}
+        self._near: dict[tuple[int, GpuType], list[tuple[Sides, int]]] = {}
+        self._sizes: dict[int, tuple[tuple[Candidate, ...], tuple[int, int]]] = {}
+        self._under: dict[GpuType, dict[int, list[int]]] = {}
+        self._cuts: dict[tuple[int, int], tuple[int, ...]] = {}
         self._sides: dict[tuple[int, int], Sides] = {}
         self._version = draft.quotas.ahead.version  # of the use for which the next two hold
         self._reach: dict[GpuType, list[int]] = {}
         self._guards: dict[tuple[int, GpuType], Guards] = {}
+        self._claims: dict[tuple[QueueName, ClassName, int, GpuType], Claim] = {}
+        self._deserted: dict[GpuType, Capacity] = {}
+        self._fits_deserted: dict[tuple[Shape, GpuType, NodeMask], bool] = {}
         self.effort = Effort()
 
     def below(
@@ -111,8 +121,41 @@ class Standing:
         return self._known[key]
 
     def claim(self, job: Job, gpu_type: GpuType) -> Claim:
-        """Everyone who might give way to this job, and the rules for taking several of them."""
-        return Claim(self._draft, self, job, gpu_type)
+        """Everyone who might give way to this job, and the rules for taking several of them. Jobs of one queue, class
+        and size share one claim for as long as nobody's use changes."""
+        self._keep_up()
+        key = (job.queue, job.priority_class, job.gpus, gpu_type)
+        found = self._claims.get(key)
+        if found is None:
+            found = self._claims[key] = Claim(self._draft, self, job, gpu_type)
+        return found
+
+    def could_ever_help(self, job: Job, gpu_type: GpuType) -> bool:
+        """False for certain when the job would not fit even if everyone were gone whom anyone may ask. Shared by all who
+        ask for the same: GPUs only become fewer while a decision is made, so what was true once stays true."""
+        draft = self._draft
+        refused = draft.refused(job) | draft.drained(job) | draft.unlinked(job)
+        key = (shape_of(job), gpu_type, refused)
+        found = self._fits_deserted.get(key)
+        if found is None:
+            if gpu_type not in self._deserted:
+                self._deserted[gpu_type] = self._desert(gpu_type)
+            engine, asks = self._deserted[gpu_type], draft.asks(job, gpu_type)
+            spot = fit_on(engine, gpu_type, job, asks, refused, draft.ground.resources_of)
+            found = self._fits_deserted[key] = isinstance(spot, Spot) or (spot is not None and not spot.proved)
+        return found
+
+    def _desert(self, gpu_type: GpuType) -> Capacity:
+        """The GPUs of a type that are usable, promised to nobody and held by nobody who has to stay."""
+        draft, stay = self._draft, dict[int, int]()
+        asked = {row.candidate.record.job for rows in self._all().values() for row in rows if not row.bare.by}
+        for record in draft.records.values():
+            if record.state.holds_gpus and record.state is not JobState.STOPPING and record.job not in asked:
+                for node, mask in draft.masks(record).items():
+                    index = draft.ground.tree.index_of.get(node)
+                    if index is not None:
+                        stay[index] = stay.get(index, 0) | mask
+        return draft.supply.engine_without(gpu_type, stay)
 
     def others(
         self, leaf: int, gpu_type: GpuType, *, reclaim: bool
@@ -123,6 +166,14 @@ class Standing:
             rows = self._of(leaf, gpu_type)
             self._known[key] = _sorted_out((row, row.bare if reclaim else row.shield) for row in rows)
         return self._known[key]
+
+    def sizes(self, gangs: tuple[Candidate, ...]) -> tuple[int, int]:
+        """GPUs of these gangs, which were answered here before, and of the largest of them."""
+        found = self._sizes.get(id(gangs))
+        if found is None or found[0] is not gangs:
+            gpus = [one.gpus for one in gangs]
+            found = self._sizes[id(gangs)] = gangs, (sum(gpus), max(gpus, default=0))
+        return found[1]
 
     def guarded(self, leaf: int, gpu_type: GpuType) -> list[Shielded]:
         """All of a leaf's gangs, which its guarantee keeps."""
@@ -136,22 +187,25 @@ class Standing:
         self._keep_up()
         found = self._guards.get((own, gpu_type))
         if found is None:
-            others = (leaf for leaf in self.leaves(gpu_type) if leaf != own)
-            leaves = tuple(leaf for leaf in others if not self.is_above(own, leaf, gpu_type))
-            gpus = sum(self._draft.quotas.ahead.under(leaf, gpu_type) for leaf in leaves)
+            reach, under = self.reach(gpu_type), self._draft.quotas.ahead.all_under(gpu_type)
+            near = self.near(own, gpu_type)
+            leaves = tuple(sorted([leaf for (_, _, side), leaf in near if reach[leaf] < len(side)]))
+            gpus = sum([under[leaf] for leaf in leaves])
             found = self._guards[own, gpu_type] = Guards(leaves, gpus)
         return found
 
-    def is_above(self, own: int, leaf: int, gpu_type: GpuType) -> bool:
-        """From a leaf up to below its common queue with `own`, all have more than they are guaranteed."""
+    def reach(self, gpu_type: GpuType) -> list[int]:
+        """For each queue how many there are, from it upwards without a gap, that have more than they are guaranteed.
+
+        From a leaf something may be taken when that is all of its side (`sides`).
+        """
         self._keep_up()
-        reach = self._reach.get(gpu_type)
-        if reach is None:
-            reach = self._reach[gpu_type] = self._reaches(gpu_type)
-        return reach[leaf] >= len(self.sides(own, leaf).side)
+        found = self._reach.get(gpu_type)
+        if found is None:
+            found = self._reach[gpu_type] = self._reaches(gpu_type)
+        return found
 
     def _reaches(self, gpu_type: GpuType) -> list[int]:
-        """For each queue how many there are, from it upwards without a gap, that have more than they are guaranteed."""
         quotas, found = self._draft.quotas, list[int]()
         for number, parent in enumerate(quotas.branches.parents):  # parents come before their children
             more = found[parent] if parent >= 0 else 0
@@ -165,12 +219,45 @@ class Standing:
             self._version = version
             self._reach.clear()
             self._guards.clear()
+            self._claims.clear()
 
     def leaves(self, gpu_type: GpuType) -> list[int]:
         """Leaves with running gangs of a type, in order."""
         if gpu_type not in self._leaves:
             self._leaves[gpu_type] = sorted(leaf for leaf, kind in self._all() if kind == gpu_type)
         return self._leaves[gpu_type]
+
+    def near(self, own: int, gpu_type: GpuType) -> list[tuple[Sides, int]]:
+        """The other leaves with running gangs of a type, and how they lie to one: nearest common queue first."""
+        found = self._near.get((own, gpu_type))
+        if found is None:
+            branches, found = self._draft.quotas.branches, []
+            seen, below = {own}, own
+            for height, number in enumerate(branches.path(own)):
+                depth = len(branches.path(number))
+                for leaf in self._leaves_under(number, gpu_type):
+                    if leaf not in seen:
+                        found.append((Sides(height, below, self._side(leaf, depth)), leaf))
+                        seen.add(leaf)
+                below = number
+            self._near[own, gpu_type] = found
+        return found
+
+    def _leaves_under(self, number: int, gpu_type: GpuType) -> Sequence[int]:
+        """Leaves with running gangs of a type in a queue, in order."""
+        if gpu_type not in self._under:
+            under = self._under[gpu_type] = dict[int, list[int]]()
+            for leaf in self.leaves(gpu_type):
+                for above in self._draft.quotas.branches.path(leaf):
+                    under.setdefault(above, []).append(leaf)
+        return self._under[gpu_type].get(number, ())
+
+    def _side(self, leaf: int, depth: int) -> tuple[int, ...]:
+        """The queues from a leaf up to below one at this depth; one object for all who ask."""
+        found = self._cuts.get((leaf, depth))
+        if found is None:
+            found = self._cuts[leaf, depth] = self._draft.quotas.branches.path(leaf)[:-depth]
+        return found
 
     def sides(self, own: int, other: int) -> Sides:
         """How two leaves lie to each other; worked out once."""
@@ -193,13 +280,20 @@ class Standing:
         self._known.clear()
         self._guarded.clear()
         self._guards.clear()
-        self._leaves.clear()
+        self._claims.clear()
         if not left or self._rows is None:
             self._rows = None
+            self._leaves.clear()
+            self._near.clear()
+            self._under.clear()
+            self._deserted.clear()
+            self._fits_deserted.clear()
             return
-        for key, rows in self._rows.items():
-            if any(row.candidate.record.job in left for row in rows):
-                self._rows[key] = [row for row in rows if row.candidate.record.job not in left]
+        homes = {self._draft.quotas.branches.leaf(self._draft.records[job].queue) for job in left}
+        for leaf, kind in self._rows:
+            if leaf in homes:
+                rows = self._rows[leaf, kind]
+                self._rows[leaf, kind] = [row for row in rows if row.candidate.record.job not in left]
 
     def _of(self, leaf: int, gpu_type: GpuType) -> list[_Row]:
         return self._all().get((leaf, gpu_type), [])
@@ -221,7 +315,9 @@ def _row(draft: Draft, shields: Shields, record: JobRecord, job: Job, leaf: int)
     lost = steps.lost_gpu_seconds(record, draft.observed, draft.now)
     shield = shields.of(record, job)
     bare = shields.of(record, job, reclaim=True) if shield.by in ("cooldown", "maxPerDay") else shield
-    made = Candidate(record=record, priority=draft.priority(job), lost=lost, gpus=record.gpus_bound, leaf=leaf)
+    index_of = draft.ground.tree.index_of
+    places = tuple([(index_of[node], mask) for node, mask in draft.masks(record).items() if node in index_of])
+    made = Candidate(record, draft.priority(job), lost, record.gpus_bound, leaf, places)
     return _Row(made, shield, bare)
 
 
@@ -253,10 +349,14 @@ class Claim:
     """
 
     __slots__ = (
+        "_by_leaf",
         "_draft",
         "_job",
         "_keepers",
+        "_most",
         "_path",
+        "_protected",
+        "_sides",
         "_standing",
         "able",
         "caps",
@@ -270,14 +370,18 @@ class Claim:
         self._draft, self._standing, self._job, self.gpu_type = draft, standing, job, gpu_type
         self._path = draft.quotas.branches.path(draft.quotas.branches.leaf(job.queue))
         self._keepers: list[Sequence[Shielded]] = []
+        self._sides: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self._most: int | None = None
+        self._protected: int | None = None
         self.effort = standing.effort
         self.caps: dict[int, int] = {}
         self.straddles = False
         self.unfair: list[Candidate] = []
+        self._by_leaf: dict[int, tuple[int, int]] = {}
         able: list[Candidate] = []
         if may_preempt(draft, job):
             some, kept = standing.below(job.queue, draft.priority(job), gpu_type)
-            able += some
+            self._add(self._path[0], able, some)
             self._keepers.append(kept)
         if draft.desired.scheduling.preempt_other_queues != "never":
             self._take_from_others(able)
@@ -298,7 +402,9 @@ class Claim:
 
     def protected(self) -> int:
         """GPUs of those whom only a protection keeps."""
-        return sum(one.gpus for kept in self._keepers for one in kept) + self._guards().gpus
+        if self._protected is None:
+            self._protected = sum(one.gpus for kept in self._keepers for one in kept) + self._guards().gpus
+        return self._protected
 
     def _guards(self) -> Guards:
         if self._draft.desired.scheduling.preempt_other_queues == "never":
@@ -315,23 +421,19 @@ class Claim:
             and not any(quotas.within(n, self.gpu_type, self._job.gpus) for n in self._path[:-1])
         ):
             return
-        leaves = [
-            (self._standing.sides(own_leaf, leaf), leaf)
-            for leaf in self._standing.leaves(self.gpu_type)
-            if leaf != own_leaf
-        ]
-        leaves.sort(key=lambda row: (row[0].height, row[1]))
-        overs: dict[int, tuple[int, int]] = {}
-        for (_, own, side), leaf in leaves:
+        reach, overs = self._standing.reach(self.gpu_type), dict[int, tuple[int, int]]()
+        for (_, own, side), leaf in self._standing.near(own_leaf, self.gpu_type):
+            self._sides[leaf] = own, side
             if own not in overs:
                 over = quotas.ahead.under(own, self.gpu_type) + self._job.gpus - self._guaranteed(own)
-                nearer = [c.gpus for c in able if own in quotas.branches.path(c.leaf)]
+                nearer = [row for leaf, row in self._by_leaf.items() if own in quotas.branches.path(leaf)]
                 # Who is nearer goes for his GPUs, not for room alone: together they free no more than is needed, and
                 # less than the largest of them on top.
-                inside = min(sum(nearer), self._job.gpus + max(nearer, default=0))
+                largest = max((most for _, most in nearer), default=0)
+                inside = min(sum(gpus for gpus, _ in nearer), self._job.gpus + largest)
                 overs[own] = (over - inside, inside)
             over, inside = max(0, overs[own][0]), overs[own][1]
-            if (over and not by_share) or not self._standing.is_above(own_leaf, leaf, self.gpu_type):
+            if (over and not by_share) or reach[leaf] < len(side):
                 continue
             is_owner = not over and (not by_share or not inside)
             some, kept = self._standing.others(leaf, self.gpu_type, reclaim=is_owner)
@@ -341,30 +443,42 @@ class Claim:
                 weights = quotas.branches.weights
                 self.caps[side[-1]] -= -(-over * weights[side[-1]] // weights[own])
                 self.unfair += some
-            able += some
+            self._add(leaf, able, some)
             self._keepers.append(kept)
+
+    def _add(self, leaf: int, able: list[Candidate], more: tuple[Candidate, ...]) -> None:
+        """These of one leaf may be taken too."""
+        if more:
+            able += more
+            self._by_leaf[leaf] = self._standing.sizes(more)
 
     def _side(self, leaf: int) -> tuple[int, tuple[int, ...]]:
         """The queue below the common one towards the job, and those from the victim's leaf up to its own such queue."""
-        _, own, side = self._standing.sides(self._path[0], leaf)
-        return own, side
+        found = self._sides.get(leaf)
+        if found is None:
+            _, own, side = self._standing.sides(self._path[0], leaf)
+            found = self._sides[leaf] = own, side
+        return found
 
     def _guaranteed(self, number: int) -> int:
         return self._draft.quotas.branches.shares(self.gpu_type).guaranteed[number]
 
+    def could_ever_help(self, job: Job) -> bool:
+        """False for certain when the job would not fit even if everyone were gone whom anyone may ask."""
+        return self._standing.could_ever_help(job, self.gpu_type)
+
     def most(self) -> int:
         """GPUs that may be taken at the very most, as far as each queue below the common one can give them up."""
-        by_leaf: dict[int, int] = {}
-        for one in self.able:
-            by_leaf[one.leaf] = by_leaf.get(one.leaf, 0) + one.gpus
-        left, found = dict(self.caps), 0
-        for leaf, gpus in by_leaf.items():
-            side = () if leaf == self._path[0] else self._side(leaf)[1]
-            part = max(0, min([gpus, *(left[number] for number in side)]))
-            for number in side:
-                left[number] -= part
-            found += part
-        return found
+        if self._most is None:
+            left, found = dict(self.caps), 0
+            for leaf, (gpus, _) in self._by_leaf.items():
+                side = () if leaf == self._path[0] else self._side(leaf)[1]
+                part = max(0, min([gpus, *(left[number] for number in side)]))
+                for number in side:
+                    left[number] -= part
+                found += part
+            self._most = found
+        return self._most
 
     def sides(self, candidate: Candidate) -> tuple[int, int]:
         """The two queues below the common one: the job's and the victim's."""
@@ -455,10 +569,15 @@ class Claim:
         mine = max(0, quotas.ahead.under(own, self.gpu_type) + self._job.gpus - self._guaranteed(own))
         return mine * weights[other] <= max(0, quotas.spare(other, self.gpu_type)) * weights[own]
 
-    def straddling(self) -> bool:
-        """Let one gang of each side straddle its queue's guarantee, where the rules allow it; False: they do not."""
+    @contextmanager
+    def straddling(self) -> Iterator[bool]:
+        """Inside the block one gang of each side may straddle its queue's guarantee, where the rules allow it; False:
+        they do not."""
         self.straddles = self._draft.desired.scheduling.reclaim_straddlers and bool(self.caps)
-        return self.straddles
+        try:
+            yield self.straddles
+        finally:
+            self.straddles = False
 
 
 def borrows_again(draft: Draft, record: JobRecord, job: Job) -> Reason | None:

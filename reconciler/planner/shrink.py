@@ -19,6 +19,7 @@ from reconciler.model.units import GpuType, JobKey, NodeName
 from reconciler.planner import elastic, steps
 from reconciler.planner.draft import Draft
 from reconciler.planner.mildest import mildest_first
+from reconciler.planner.moment import unsure
 from reconciler.planner.placement import Spot
 from reconciler.planner.protection import Shields
 from reconciler.planner.ranks import obeys, placement_at, seats_of
@@ -62,6 +63,8 @@ def find_shrinks(
     able = [one for one in claim.able if most_given(draft, one) and not is_shielded(draft, shields, one)]
     if not able:
         return None
+    if 1 << len(able) > SETS:  # not all are looked at, and prices say which
+        unsure(draft.now)
     with draft.without(draft.releasing(gpu_type), gpu_type):
         search = _Search(draft, record, job, gpu_type, claim)
         if search.starts([(one, most_given(draft, one)) for one in able]) is None and not claim.caps:

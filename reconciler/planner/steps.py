@@ -68,7 +68,7 @@ def lost_gpu_seconds(record: JobRecord, observed: Observed, now: Instant) -> Gpu
     seen = observed.jobs.get(record.job)
     kept = seen.checkpoint if seen is not None and seen.attempt == record.attempt else None
     since = max(record.started, kept or record.started)
-    return GpuSeconds(len(record.placement.ranks) * max(0, seconds(now - since)))
+    return GpuSeconds(len(record.placement.ranks) * max(0, seconds(int(now) - since)))
 
 
 def gentle_stop(

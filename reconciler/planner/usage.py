@@ -67,7 +67,7 @@ def brought_to(
     usage: Iterable[Usage], as_of: Instant, now: Instant, half_life: Nanoseconds
 ) -> tuple[Accounts, Instant]:
     """All accounts at `now`, to the whole second, and the instant they are as of."""
-    span = max(0, seconds(now - as_of))
+    span = max(0, seconds(int(now) - as_of))
     half = max(1, seconds(half_life))
     found = {(one.queue, one.gpu_type): (advanced(one.acc, one.rate, span, half), one.rate) for one in usage}
     return found, Instant(as_of + span * SECOND)
@@ -113,6 +113,10 @@ def _charged(
     return found
 
 
+Standings = tuple[tuple[int, ...], ...]
+"""For each queue the places of the queues below it by share; those with equal shares have equal places."""
+
+
 class FairShares:
     """Which queue has had the least of what is shared, as things stand in this very pass."""
 
@@ -139,6 +143,15 @@ class FairShares:
         acc, _ = self._accounts.get((branches.labels[number], kind), (0, 0))
         charged = acc + self._quotas.excess(number, kind) * self._ahead
         return charged * SHARE_UNIT // branches.shares(kind).total // branches.weights[number]
+
+    def standings(self) -> Standings:
+        """How all queues stand to their siblings."""
+        found = []
+        for children in self._quotas.branches.children:
+            shares = [self.of(number) for number in children]
+            place = {share: number for number, share in enumerate(sorted(set(shares)))}
+            found.append(tuple(place[share] for share in shares))
+        return tuple(found)
 
     def renew(self, numbers: Iterable[int]) -> None:
         """The use of these queues has changed."""

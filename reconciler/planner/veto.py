@@ -15,7 +15,8 @@ from reconciler.model.allocation import Allocation, JobRecord
 from reconciler.model.decision import Decision, Denial, Judge
 from reconciler.model.lifecycle import JobState
 from reconciler.model.reasons import ReasonCode, reason
-from reconciler.model.units import JobKey
+from reconciler.model.units import Instant, JobKey
+from reconciler.planner.usage import Standings
 
 VETO_ROUNDS: Final = 8
 
@@ -33,10 +34,12 @@ NO_VETOES: Final = Vetoes()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A decision, and the jobs that its pass started or promised, in that order."""
+    """A decision, the jobs that its pass started or promised, in that order, and how the queues then stand to each
+    other at an instant."""
 
     decision: Decision
     started: tuple[JobKey, ...]
+    standings: Callable[[Instant], Standings]
 
 
 def undenied(attempt: Callable[[Vetoes], Attempt], judge: Judge, previous: Allocation) -> Decision:

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 from reconciler.model.allocation import JobRecord
 from reconciler.model.units import GpuSeconds
+from reconciler.topology.tree import GpuMask, NodeIndex
 
 _FINEST: Final = 1 << 64
 """Parts of a gang are counted in fractions no finer than this, rounded down: still a lower bound."""
@@ -31,13 +32,15 @@ Cost = tuple[int, ...]
 
 
 class Candidate(NamedTuple):
-    """A running gang that may be asked to give way. `leaf` is the number of its queue."""
+    """A running gang that may be asked to give way. `leaf` is the number of its queue, `places` its GPU masks by node
+    number, where they are asked for."""
 
     record: JobRecord
     priority: int
     lost: GpuSeconds
     gpus: int
     leaf: int = 0
+    places: tuple[tuple[NodeIndex, GpuMask], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
