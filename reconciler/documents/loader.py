@@ -103,9 +103,9 @@ class Loaded:
 
 @contextmanager
 def bulk() -> Iterator[None]:
-    """Loading many files inside this block is several times faster: no garbage collection passes.
+    """Making many values inside this block is faster, loading files several times: no garbage collection passes.
 
-    Nothing the loader makes holds reference cycles, so nothing is lost by waiting.
+    Nothing the loader makes holds reference cycles, and what little a decision leaves behind can wait.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -38,6 +38,7 @@ from reconciler.model.desired import Desired
 from reconciler.model.observed import GpuReport, NodeCondition, NodeObservation, Observed, Provenance
 from reconciler.model.units import CommitId, Instant, JobKey, NodeName
 from reconciler.planner.decide import decide
+from reconciler.planner.still import Decider
 from reconciler.planner.verify import violations
 from reconciler.policy.plan import judge_of
 from reconciler.policy.previewed import differences, preview_judge
@@ -160,9 +161,10 @@ class Decided:
     digest: str
 
 
-def decided(inputs: Inputs) -> Decided:
+def decided(inputs: Inputs, decider: Decider | None = None) -> Decided:
     """Let the policies speak, decide, and have it judged by code that did not make it.
 
+    A `decider` that is kept from round to round gives the same decisions sooner; what it remembers was judged before.
     Raises BrokenInvariant when the independent judge refuses the decision: nothing of it may be committed.
     """
     previous = inputs.previous.allocation
@@ -174,8 +176,10 @@ def decided(inputs: Inputs) -> Decided:
     brought = standing(inputs)
     if inputs.desired.repository.victims_must_match_preview and inputs.trigger != PREVIEW:
         judge = preview_judge(previous, brought, judge)
-    decision = decide(inputs.desired, inputs.observed, previous, inputs.now, judge)
-    found = violations(inputs.desired, inputs.observed, previous, decision.allocation)
+    make = decide if decider is None else decider.decide
+    decision = make(inputs.desired, inputs.observed, previous, inputs.now, judge)
+    was_judged = decider is not None and decider.from_memory
+    found = () if was_judged else violations(inputs.desired, inputs.observed, previous, decision.allocation)
     inventory = inputs.desired.inventory
     all_seen = observed_files(inputs.observed, inventory, inputs.previous.observed, inputs.previous.observed_files)
     digest = inputs_digest(inputs, all_seen)
@@ -185,13 +189,13 @@ def decided(inputs: Inputs) -> Decided:
     return Decided(inputs=inputs, decision=decision, seen=all_seen, digest=digest)
 
 
-def next_generation(inputs: Inputs) -> NextGeneration:
-    """Decide, judge, and say what the next state commit changes.
+def next_generation(inputs: Inputs, decider: Decider | None = None) -> NextGeneration:
+    """Decide, judge, and say what the next state commit changes. `decider`: see `decided`.
 
     Raises BrokenInvariant when the independent judge refuses the decision: nothing of it may be committed.
     """
     # 1. Decide.
-    found = decided(inputs)
+    found = decided(inputs, decider)
     inputs, decision, all_seen, digest = found.inputs, found.decision, found.seen, found.digest
     previous, inventory = inputs.previous.allocation, inputs.desired.inventory
     # 2. Derive each node's orders, and everything that differs in the tree. A generation that changes nothing is

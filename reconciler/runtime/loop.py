@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from reconciler.documents.loader import bulk
 from reconciler.documents.withheld import WITHHELD, withheld_of
 from reconciler.errors import Fenced, GangOpsError, StoreError, Unreachable
 from reconciler.model.allocation import Allocation, JobRecord
@@ -20,6 +21,7 @@ from reconciler.model.desired import Desired
 from reconciler.model.observed import NodeObservation, Observed, Provenance
 from reconciler.model.reasons import ReasonCode
 from reconciler.model.units import SECOND, CommitId, GpuSeconds, Instant, JobKey, Nanoseconds, NodeName
+from reconciler.planner.still import Decider
 from reconciler.policy.previewed import RULE as PLAN_DIFFERS
 from reconciler.ports import Clock, Committed, Engine
 from reconciler.render.story import body, subject
@@ -91,6 +93,7 @@ class Reconciler:
         self._clock = clock
         self._cluster_id = cluster_id
         self._report = report
+        self._decider = Decider()
         self._current: Generation | None = None
         self._engine_started = False
         self._fetched: Fetched | None = None
@@ -145,7 +148,8 @@ class Reconciler:
                 trigger=_trigger(current, want.desired),
                 verdicts=want.read.verdicts,
             )
-            following = next_generation(inputs)
+            with bulk():
+                following = next_generation(inputs, self._decider)
             if not self._worth_a_commit(following, current, want.desired, now):
                 self._settled(want, current)
                 return Round(generation=current, desired=want.read, committed=None, held=want.held)

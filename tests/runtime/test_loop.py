@@ -11,6 +11,9 @@ from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import Cause, JobState, Outcome
 from reconciler.model.observed import Observed
 from reconciler.model.units import MINUTE, SECOND, Instant
+from reconciler.planner import still
+from reconciler.planner.decide import attempt
+from reconciler.planner.veto import Attempt
 from reconciler.ports import Committed
 from reconciler.runtime.generation import read_generation
 from reconciler.runtime.guards import ACKNOWLEDGE
@@ -138,6 +141,29 @@ def test_a_hundred_rounds_without_a_change_commit_and_push_nothing(lab: Lab) -> 
         assert desk.round(poll=number % 10 == 0).committed is None
     assert lab.tip == settled
     assert pushes(desk, "ok") - pushed == (settled != tip)
+
+
+def test_rounds_in_which_nothing_happens_are_not_decided_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deciding takes long in a large cluster; the same answer is given from memory until something may turn."""
+    desk = running(lab, "sft")
+    lab.clock.advance(10 * MINUTE)  # what was seen settles into one last commit
+    desk.settle()
+    decided: list[Instant] = []
+
+    def counted(*given: object) -> Attempt:
+        assert isinstance(given[3], int)
+        decided.append(Instant(given[3]))
+        return attempt(*given)  # type: ignore[arg-type]  # what it was given
+
+    monkeypatch.setattr(still, "attempt", counted)
+    for _ in range(30):
+        lab.clock.advance(SECOND)
+        assert desk.round(poll=False).committed is None
+    assert len(decided) <= 1  # the first answer of these may be the first that is remembered
+    lab.desire(jobs("more"))
+    assert desk.round().committed is not None
+    assert len(decided) <= 2
+    lab.check_chain()
 
 
 def test_a_desired_commit_that_changes_nothing_is_no_generation(lab: Lab) -> None:
