@@ -86,6 +86,7 @@ class AttemptOrder:
     `deadline` is an instant in ns at which the agent ends the work alone, None for never. `killSeconds` is the time
     between SIGTERM and the kill. `fence` is confirm or lease. `port` is the rendezvous at the leader's address.
     `topoFile` is the path of a NCCL topology file on this node, "" for none.
+    `taskIndex` and `parameters` are those of a task of an array; of any other job None and nothing.
     """
 
     job: str
@@ -109,6 +110,8 @@ class AttemptOrder:
     checkpoint: CheckpointOrder | None
     ranks: list[RankOrder] = field(default_factory=list)
     topoFile: str = ""  # noqa: N815
+    taskIndex: int | None = None  # noqa: N815
+    parameters: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

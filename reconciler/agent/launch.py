@@ -77,6 +77,9 @@ def environment_of(order: AttemptOrder, rank: RankOrder, account: Account) -> di
         env["GANGOPS_CHECKPOINT_DIR"] = order.checkpoint.dir
         env["GANGOPS_CHECKPOINT_MARKER"] = order.checkpoint.marker
         env["GANGOPS_CHECKPOINT_SIGNAL"] = order.checkpoint.signal
+    if order.taskIndex is not None:
+        env["GANGOPS_TASK_INDEX"] = str(order.taskIndex)
+    env |= {f"GANGOPS_PARAM_{name.upper()}": value for name, value in order.parameters.items()}
     env |= _near(ranks if order.run.launch == "perNode" else [rank])
     nics = _nics(ranks)
     if nics:

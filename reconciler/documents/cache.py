@@ -26,10 +26,14 @@ _DIGEST_SIZE: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one job file came to in certain surroundings. `job` is None when it has an error that forbids one."""
+    """What one job file came to in certain surroundings. `job` is None when it has an error that forbids one.
+
+    `gangs` are what is placed: the job itself, or the tasks of its array.
+    """
 
     job: Job | None
     diagnostics: tuple[Diagnostic, ...]
+    gangs: tuple[Job, ...] = ()
 
 
 @dataclass(slots=True)

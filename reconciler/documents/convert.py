@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import sha256
 from itertools import product
 from math import gcd, prod
@@ -23,6 +24,7 @@ from typing import Any, Final
 from reconciler.documents.check import Item
 from reconciler.documents.schema.job import DIMENSIONS
 from reconciler.documents.surroundings import Surroundings, nic_label
+from reconciler.documents.tasklist import SHARED
 from reconciler.model.job import (
     Array,
     Checkpoint,
@@ -39,6 +41,7 @@ from reconciler.model.job import (
     Role,
     Run,
     Spread,
+    Task,
 )
 from reconciler.model.units import (
     Bytes,
@@ -108,6 +111,49 @@ def job_of(item: Item, around: Surroundings) -> Job:
         rerun=spec.rerun,
         stall_timeout=spec.health.stall_timeout,
     )
+
+
+def gangs_of(job: Job, spec: Any) -> tuple[Job, ...]:
+    """What is placed for this document: the job itself, or each task of its array.
+
+    A task is another incarnation when what it runs, its parameters or its count of reruns change; the other tasks go
+    on. Its checkpoints are in a folder of its own, `DIR/INDEX`.
+    """
+    if job.array is None:
+        return (job,)
+    said, base = spec.array, _digest(spec, without=("array",))
+    again = [index for tasks in said.rerun for index in tasks]
+    reruns = {index: again.count(index) for index in set(again)}
+    cancelled = frozenset(said.cancelled)
+    return tuple(
+        replace(
+            job,
+            name=f"{job.name}.{index}",
+            array=None,
+            task=Task(
+                array=job.key,
+                index=index,
+                size=len(job.array.tasks),
+                parameters=parameters,
+                max_parallel=job.array.max_parallel,
+                stop_on_failure=job.array.stop_on_failure,
+                cancelled=index in cancelled,
+            ),
+            digest=_task_digest(base, parameters, reruns.get(index, 0)),
+            rerun=job.rerun + reruns.get(index, 0),
+            checkpoint=replace(job.checkpoint, directory=f"{job.checkpoint.directory.rstrip('/')}/{index}")
+            if job.checkpoint is not None
+            else None,
+        )
+        for index, parameters in enumerate(job.array.tasks)
+    )
+
+
+def _task_digest(base: Digest, parameters: Mapping[str, str], rerun: int) -> Digest:
+    """The front is the same for all tasks of an array, so that a record of thousands of them can share it."""
+    canonical = json.dumps([dict(sorted(parameters.items())), rerun], separators=(",", ":"), ensure_ascii=True)
+    own = sha256(f"{base}{canonical}".encode("ascii")).hexdigest()
+    return Digest(base[:SHARED] + own[SHARED:])
 
 
 def gpu_types_of(spec: Any) -> tuple[str, ...]:
@@ -285,6 +331,11 @@ def _time_limit(said: int | None, around: Surroundings) -> Nanoseconds | None:
 
 
 def digest_of(spec: Any) -> Digest:
+    """The digest of what a document runs, all of it: see `_digest`."""
+    return _digest(spec)
+
+
+def _digest(spec: Any, without: tuple[str, ...] = ()) -> Digest:
     """sha256 over canonical JSON of the fields of `RUN_DEFINING` that were said.
 
     Quantities count by value, not by spelling, and what equals its default counts as unsaid: neither a reformatting
@@ -292,7 +343,9 @@ def digest_of(spec: Any) -> Digest:
     """
     run = spec.run.model_dump(exclude_defaults=True, exclude={"launch", "ranks_per_node"})
     array = (
-        spec.array.model_dump(exclude_none=True, exclude={"max_parallel", "on_task_failure"}) if spec.array else None
+        spec.array.model_dump(exclude_none=True, exclude={"max_parallel", "on_task_failure", "cancelled", "rerun"})
+        if spec.array
+        else None
     )
     said: dict[str, Any] = {
         "gpus": spec.gpus,
@@ -306,6 +359,6 @@ def digest_of(spec: Any) -> Digest:
         "checkpointDir": spec.checkpoint.dir if spec.checkpoint else None,
         "rerun": spec.rerun,
     }
-    told = {name: said[name] for name in RUN_DEFINING if said[name]}
+    told = {name: said[name] for name in RUN_DEFINING if said[name] and name not in without}
     canonical = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return Digest(sha256(canonical.encode("ascii")).hexdigest())

@@ -13,7 +13,7 @@ from typing import Final
 
 from reconciler.documents.cache import ParseCache
 from reconciler.documents.check import CheckedFile, Item
-from reconciler.documents.convert import job_of
+from reconciler.documents.convert import gangs_of, job_of
 from reconciler.documents.judged import (
     Cluster,
     Judged,
@@ -170,10 +170,18 @@ def _contents(tree: Tree, forms: Mapping[str, CheckedFile]) -> dict[str, bytes]:
 @dataclass(slots=True)
 class _Jobs:
     jobs: dict[JobKey, Job] = field(default_factory=dict)
+    arrays: dict[JobKey, Job] = field(default_factory=dict)
     items: dict[JobKey, Item] = field(default_factory=dict)
     frozen: set[JobKey] = field(default_factory=set)
     invalid: dict[JobKey, str] = field(default_factory=dict)
     used: dict[str, bytes] = field(default_factory=dict)
+
+    def add(self, key: JobKey, item: Item, job: Job, gangs: Iterable[Job]) -> None:
+        """Take what a document says, and the gangs it asks for."""
+        self.items[key] = item
+        if job.array is not None:
+            self.arrays[key] = job
+        self.jobs.update((gang.key, gang) for gang in gangs)
 
 
 def _settle_jobs(tree: Tree, cluster: Cluster, older: _Older) -> _Jobs:
@@ -189,8 +197,7 @@ def _settle_jobs(tree: Tree, cluster: Cluster, older: _Older) -> _Jobs:
         if item is not None and not code:
             verdict = verdict_of(item, tree.files[path].oid, cluster.around, tree.cache)
             if verdict.job is not None:
-                found.jobs[key] = verdict.job
-                found.items[key] = item
+                found.add(key, item, verdict.job, verdict.gangs)
                 continue
             code = next(d.code for d in verdict.diagnostics if counts(d))
         _freeze(found, key, path, code or "EmptyFile", cluster, older)
@@ -210,8 +217,8 @@ def _freeze(found: _Jobs, key: JobKey, path: str, code: str, cluster: Cluster, o
         if item is not None and not any(
             d.is_error and d.code not in _INHERITED for d in lint_job(item, cluster.around)
         ):
-            found.jobs[key] = job_of(item, cluster.around)
-            found.items[key] = item
+            job = job_of(item, cluster.around)
+            found.add(key, item, job, gangs_of(job, item.model.spec))
             found.frozen.add(key)
             found.used[path] = item.content
             return
@@ -233,6 +240,7 @@ def _assembled(cluster: Desired, blocked: str, jobs: _Jobs, commit: CommitId) ->
         cluster,
         commit=commit,
         jobs={key: jobs.jobs[key] for key in sorted(jobs.jobs)},
+        arrays={key: jobs.arrays[key] for key in sorted(jobs.arrays)},
         frozen=frozenset(jobs.frozen),
         invalid=dict(sorted(jobs.invalid.items())),
         blocked=blocked,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from reconciler.documents.cache import ParseCache, Verdict
 from reconciler.documents.check import CheckedFile, Item, check, may_hold_decimals
-from reconciler.documents.convert import job_of
+from reconciler.documents.convert import gangs_of, job_of
 from reconciler.documents.convert_cluster import (
     agent_rules_of,
     classes_of,
@@ -218,7 +218,8 @@ def verdict_of(item: Item, oid: str, around: Surroundings, cache: ParseCache) ->
     known = cache.verdict(item.file, oid, around)
     if known is None:
         diagnostics = tuple(lint_job(item, around))
-        known = Verdict(None if any(map(counts, diagnostics)) else job_of(item, around), diagnostics)
+        job = None if any(map(counts, diagnostics)) else job_of(item, around)
+        known = Verdict(job, diagnostics, gangs_of(job, item.model.spec) if job is not None else ())
         cache.keep_verdict(item.file, oid, known)
     return known
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from posixpath import normpath
 from typing import Final
@@ -25,11 +25,11 @@ from reconciler.documents.schema.job import DIMENSIONS
 from reconciler.documents.secrets import secret_kind
 from reconciler.documents.similar import did_you_mean, listed
 from reconciler.documents.surroundings import Surroundings
+from reconciler.documents.tasklist import MOST_TASKS, print_tasks
 from reconciler.errors import Diagnostic, Severity
 from reconciler.model.job import Launch
 from reconciler.model.units import HOUR, JobKey
 
-MOST_TASKS: Final = 10_000
 _SPARSE: Final = 4 * HOUR
 
 
@@ -176,6 +176,50 @@ def _array(item: Item) -> Iterator[Diagnostic]:
             "spec",
             "array",
         )
+    else:
+        yield from _unknown_tasks(item, task_count(array))
+        yield from _same_variable(item)
+
+
+def _same_variable(item: Item) -> Iterator[Diagnostic]:
+    """Ranks see parameters in upper case, where `lr` and `LR` are one."""
+    array = item.model.spec.array
+    tasks: list[tuple[tuple[str | int, ...], Iterable[str]]] = [(("matrix",), array.matrix or ())]
+    tasks += [(("values", position), task) for position, task in enumerate(array.values or ())]
+    for place, named in tasks:
+        seen: dict[str, str] = {}
+        for name in named:
+            other = seen.setdefault(name.upper(), name)
+            if other != name:
+                yield item.problem(
+                    "DuplicateName",
+                    "Name is used twice",
+                    f'Ranks see "{other}" and "{name}" as $GANGOPS_PARAM_{name.upper()}.',
+                    "spec",
+                    "array",
+                    *place,
+                    name,
+                    of_key=True,
+                )
+
+
+def _unknown_tasks(item: Item, count: int) -> Iterator[Diagnostic]:
+    array = item.model.spec.array
+    named: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = [("cancelled", (), array.cancelled)]
+    named += [("rerun", (position,), tasks) for position, tasks in enumerate(array.rerun)]
+    for field, place, tasks in named:
+        unknown = [index for index in tasks if index >= count]
+        if unknown:
+            yield item.problem(
+                "UnknownTask",
+                "Array has no such task",
+                f"Its {count} tasks are 0-{count - 1}; found {print_tasks(unknown)}.",
+                "spec",
+                "array",
+                field,
+                *place,
+                remedy="Name tasks by their number, from 0.",
+            )
 
 
 def _levels(item: Item, around: Surroundings) -> Iterator[Diagnostic]:

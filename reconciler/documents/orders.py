@@ -136,6 +136,8 @@ def _fresh(
         checkpoint=_checkpoint_order(job),
         ranks=[_rank_order(place, uuids, shape, lit) for place in places],
         topoFile=shape.topo_file,
+        taskIndex=job.task.index if job.task is not None else None,
+        parameters=dict(sorted(job.task.parameters.items())) if job.task is not None else {},
     )
 
 

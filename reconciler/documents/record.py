@@ -7,13 +7,15 @@ changes. Reading gives back values equal to those written; replay and audit stan
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TypeVar
 
 from reconciler.documents.canonical import to_yaml
 from reconciler.documents.loader import STATE_LIMITS, Tree, bulk, load
 from reconciler.documents.places import PLACEMENT_FORM
+from reconciler.documents.tasktable import Row, read_rows, rows_of
 from reconciler.documents.values import Codec, Form
 from reconciler.errors import StoreError
 from reconciler.model.allocation import Allocation, JobRecord, Metrics, Placement, RunLengths, Tombstone, Usage
@@ -21,7 +23,7 @@ from reconciler.model.decision import Difference
 from reconciler.model.inventory import Inventory
 from reconciler.model.observed import JobObservation, NodeObservation, Observed, Provenance
 from reconciler.model.reasons import Number, Reason, ReasonCode, sentence
-from reconciler.model.units import CommitId, Instant, JobKey, NodeName
+from reconciler.model.units import CommitId, Digest, Instant, JobKey, NodeName, document_of, index_of, task_key
 
 SUMMARY = "allocation/summary.yaml"
 JOBS = "allocation/jobs/"
@@ -37,6 +39,7 @@ Files = Mapping[str, bytes]
 Changes = dict[str, bytes | None]
 NO_FILES: Files = MappingProxyType({})
 NOTHING_SEEN = Observed()
+_NAMELESS = JobKey("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +71,8 @@ class Summary:
 
 
 def job_path(job: JobKey) -> str:
-    """Where a job's record lies."""
-    return f"{JOBS}{job}.yaml"
+    """Where a job's record lies; of a task that of its array."""
+    return f"{JOBS}{document_of(job)}.yaml"
 
 
 def racks_of(inventory: Inventory) -> dict[NodeName, str]:
@@ -85,14 +88,24 @@ def orders_path(node: NodeName, racks: Mapping[NodeName, str]) -> str:
 def changed_jobs(previous: Allocation, current: Allocation) -> Changes:
     """Files of job records and tombstones that differ between two allocations; None removes one."""
     changes: Changes = {}
-    for key in sorted({*previous.jobs, *current.jobs}):
-        before, after = previous.jobs.get(key), current.jobs.get(key)
-        if before is not after and before != after:
-            changes[job_path(key)] = _job_bytes(after) if after else None
-    for key in sorted({*previous.tombstones, *current.tombstones}):
-        if previous.tombstones.get(key) != current.tombstones.get(key):
-            changes[f"{TOMBSTONES}{key}.yaml"] = _tombstone_bytes(current.tombstones.get(key, ()))
+    old, new = previous.jobs, current.jobs
+    changed = {key for key in {*old, *new} if old.get(key) is not new.get(key) and old.get(key) != new.get(key)}
+    for document, records in _by_document(new, changed).items():
+        changes[job_path(document)] = _job_bytes(document, records)
+    stones, before = current.tombstones, previous.tombstones
+    changed = {key for key in {*before, *stones} if before.get(key) != stones.get(key)}
+    for document, buried in _by_document(stones, changed).items():
+        changes[f"{TOMBSTONES}{document}.yaml"] = _tombstone_bytes(buried)
     return changes
+
+
+def _by_document(values: Mapping[JobKey, _T], changed: set[JobKey]) -> dict[JobKey, dict[JobKey, _T]]:
+    """All values that lie in one file with one that changed, by file; all tasks of an array share one."""
+    found: dict[JobKey, dict[JobKey, _T]] = {document: {} for document in sorted({document_of(key) for key in changed})}
+    for key, value in values.items() if found else ():
+        if (document := document_of(key)) in found:
+            found[document][key] = value
+    return found
 
 
 def observed_files(
@@ -139,8 +152,10 @@ def read_allocation(files: Files, summary: Summary | None = None) -> Allocation:
     """The allocation of a state tree, from its files. Raises StoreError (PathNotFound, BadRecord)."""
     summary = summary or read_summary(files)
     with bulk():
-        jobs = dict(_read_job(path, tree) for path, tree in _trees(files, JOBS))
-        stones = dict(_read_tombstones(path, tree) for path, tree in _trees(files, TOMBSTONES))
+        jobs = {record.job: record for path, tree in _trees(files, JOBS) for record in _read_jobs(path, tree)}
+        stones: dict[JobKey, tuple[Tombstone, ...]] = {}
+        for path, tree in _trees(files, TOMBSTONES):
+            stones.update(_read_tombstones(path, tree))
     return Allocation(
         generation=summary.generation,
         epoch=summary.epoch,
@@ -174,34 +189,114 @@ def read_observed(files: Files) -> Observed:
 # --- one file ---
 
 
-def _job_bytes(record: JobRecord) -> bytes:
+def _job_bytes(document: JobKey, records: Mapping[JobKey, JobRecord]) -> bytes | None:
+    """The record of a job; of an array with a table of its tasks. The two meet while a job becomes an array."""
+    plain, tasks = _split(records)
+    tree = _record_tree(plain) if plain is not None else {}
+    if tasks:
+        tree = {"job": document, **tree, "tasks": rows_of(tasks, attrgetter("digest"), _without_name, _task_tree)}
+    return to_yaml(tree) if tree else None
+
+
+def _split(values: Mapping[JobKey, _T]) -> tuple[_T | None, dict[int, _T]]:
+    """What is of the job itself, and what is of its tasks by number."""
+    tasks = {index: value for key, value in values.items() if (index := index_of(key)) is not None}
+    return next((value for key, value in values.items() if index_of(key) is None), None), tasks
+
+
+def _record_tree(record: JobRecord) -> dict[str, Tree]:
     tree: dict[str, Tree] = {}
     for key, value in _RECORD.tree_of(record).items():
         tree[key] = value
         if key == "reason":  # the same in words, for who reads the branch
             tree["why"] = sentence(record.reason)
-    return to_yaml(tree)
+    return tree
 
 
-def _read_job(path: str, tree: Tree) -> tuple[JobKey, JobRecord]:
-    if isinstance(tree, dict):
-        tree.pop("why", None)
-    record = _value(JobRecord, tree, path)
-    if path != job_path(record.job):
+def _without_name(record: JobRecord, digest: Digest) -> JobRecord:
+    return replace(record, job=_NAMELESS, digest=digest)
+
+
+def _task_tree(record: JobRecord) -> dict[str, Tree]:
+    tree = _record_tree(record)
+    del tree["job"]
+    return tree
+
+
+def _read_jobs(path: str, tree: Tree) -> Iterator[JobRecord]:
+    document = JobKey(path.removeprefix(JOBS).removesuffix(".yaml"))
+    if not isinstance(tree, dict) or "." in document:
         raise _not_ours(path)
-    return record.job, record
+    plain, table = dict(tree), tree.get("tasks")
+    if table is not None:
+        del plain["tasks"]
+        if plain.get("job") != document:
+            raise _not_ours(path)
+        for row in _rows(path, table):
+            alike = _read_record(path, {"job": document, **row.tree})
+            yield from (
+                replace(alike, job=task_key(document, index), digest=digest)
+                for index, digest in zip(row.tasks, row.digests, strict=True)
+            )
+    if table is None or plain.keys() != {"job"}:
+        record = _read_record(path, plain)
+        if record.job != document:
+            raise _not_ours(path)
+        yield record
 
 
-def _tombstone_bytes(stones: tuple[Tombstone, ...]) -> bytes | None:
-    return to_yaml({"incarnations": [_RECORD.tree_of(stone) for stone in stones]}) if stones else None
+def _read_record(path: str, tree: dict[str, Tree]) -> JobRecord:
+    return _value(JobRecord, {key: value for key, value in tree.items() if key != "why"}, path)
 
 
-def _read_tombstones(path: str, tree: Tree) -> tuple[JobKey, tuple[Tombstone, ...]]:
-    rows = tree.get("incarnations") if isinstance(tree, dict) else None
-    stones = tuple(_value(Tombstone, row, path) for row in (rows if isinstance(rows, list) else []))
-    if not stones or any(path != f"{TOMBSTONES}{stone.job}.yaml" for stone in stones):
+def _rows(path: str, table: Tree) -> list[Row]:
+    try:
+        return list(read_rows(table))
+    except (LookupError, TypeError, ValueError) as err:
+        raise _not_ours(path) from err
+
+
+def _tombstone_bytes(buried: Mapping[JobKey, tuple[Tombstone, ...]]) -> bytes | None:
+    """How all incarnations of a job ended, oldest first; of an array first those of each task that came first."""
+    plain, tasks = _split(buried)
+    tree: dict[str, Tree] = {}
+    if plain:
+        tree["incarnations"] = [_RECORD.tree_of(stone) for stone in plain]
+    rows: list[Tree] = []
+    for turn in range(max(map(len, tasks.values()), default=0)):
+        turns = {index: stones[turn] for index, stones in tasks.items() if len(stones) > turn}
+        rows += rows_of(turns, attrgetter("digest"), _unnamed, _stone_tree)
+    if rows:
+        tree["tasks"] = rows
+    return to_yaml(tree) if tree else None
+
+
+def _unnamed(stone: Tombstone, digest: Digest) -> Tombstone:
+    return replace(stone, job=_NAMELESS, digest=digest)
+
+
+def _stone_tree(stone: Tombstone) -> dict[str, Tree]:
+    tree = _RECORD.tree_of(stone)
+    del tree["job"]
+    return tree
+
+
+def _read_tombstones(path: str, tree: Tree) -> dict[JobKey, tuple[Tombstone, ...]]:
+    document = JobKey(path.removeprefix(TOMBSTONES).removesuffix(".yaml"))
+    if not isinstance(tree, dict) or not tree or tree.keys() - {"incarnations", "tasks"} or "." in document:
         raise _not_ours(path)
-    return stones[0].job, stones
+    found: dict[JobKey, list[Tombstone]] = {}
+    plain = tree.get("incarnations", [])
+    for stone in plain if isinstance(plain, list) else []:
+        found.setdefault(document, []).append(_value(Tombstone, stone, path))
+    for row in _rows(path, tree["tasks"]) if "tasks" in tree else []:
+        alike = _value(Tombstone, {"job": document, **row.tree}, path)
+        for index, digest in zip(row.tasks, row.digests, strict=True):
+            key = task_key(document, index)
+            found.setdefault(key, []).append(replace(alike, job=key, digest=digest))
+    if not found or any(stone.job != key for key, stones in found.items() for stone in stones):
+        raise _not_ours(path)
+    return {key: tuple(stones) for key, stones in found.items()}
 
 
 def _reason_tree(why: Reason) -> Tree:

@@ -86,9 +86,10 @@ class PolicyHold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """`jobs` by key in code point order, `invalid` the jobs that have no valid form at all.
+    """`jobs` are the gangs, by key in code point order; of an array each task. `arrays` are the arrays themselves.
 
-    `policy` has the jobs that policies hold back; one that runs already goes on.
+    `invalid` are the jobs that have no valid form at all. `policy` has those that policies hold back; one that runs
+    already goes on. Both, and `frozen`, name documents: of a task its array.
     """
 
     commit: CommitId
@@ -105,3 +106,8 @@ class Desired:
     invalid: Mapping[JobKey, str] = field(default_factory=dict)
     blocked: str = ""
     policy: Mapping[JobKey, PolicyHold] = field(default_factory=dict)
+    arrays: Mapping[JobKey, Job] = field(default_factory=dict)
+
+    def job_of(self, document: JobKey) -> Job | None:
+        """What a job's document says, of an array or not."""
+        return self.jobs.get(document) or self.arrays.get(document)

@@ -169,11 +169,29 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What makes a gang the task number `index`, from 0, of an array.
+
+    At most `max_parallel` of the array's `size` tasks hold GPUs at once, None: all may. `stop_on_failure`: once a task
+    failed for good, those that never started are not started. `cancelled`: people do not want this one any more.
+    """
+
+    array: JobKey
+    index: int
+    size: int
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    max_parallel: int | None = None
+    stop_on_failure: bool = False
+    cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One job as desired. `gpus` is the whole gang; `dimensions` run fastest-varying first and multiply to it.
 
     `time_limit` None means it never ends by itself. `min_runtime` and `max_per_day` None mean: as the class says.
-    `mixed_types` lets one gang use GPUs of several of its types at once; else it has one of them.
+    `mixed_types` lets one gang use GPUs of several of its types at once; else it has one of them. With `array` it is
+    what the document of an array says, and runs nothing itself: each of its tasks is a gang with a `task`.
     """
 
     queue: QueueName
@@ -207,6 +225,7 @@ class Job:
     labels: Mapping[str, str] = field(default_factory=dict)
     elastic: Elastic | None = None
     array: Array | None = None
+    task: Task | None = None
     spares: int = 0
     rerun: int = 0
     stall_timeout: Nanoseconds | None = None

@@ -52,6 +52,7 @@ class ReasonCode(StrEnum):
     WOULD_DELAY = "WouldDelay"
     STARTS_SOON = "StartsSoon"
     SEARCH_LIMIT = "SearchLimit"
+    MAX_PARALLEL = "MaxParallel"
     # holds GPUs
     PLACED = "Placed"
     RUNNING = "Running"
@@ -69,6 +70,8 @@ class ReasonCode(StrEnum):
     CANCELLED = "Cancelled"
     NODE_REMOVED = "NodeRemoved"
     # over
+    TASK_CANCELLED = "TaskCancelled"
+    ARRAY_STOPPED = "ArrayStopped"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
 
@@ -130,6 +133,7 @@ SENTENCES: dict[ReasonCode, str] = {
     ReasonCode.WOULD_DELAY: "would delay {owner}, which is to start at {from}, until {to}",
     ReasonCode.STARTS_SOON: "starts on free GPUs at {at}; nobody is evicted for less than that",
     ReasonCode.SEARCH_LIMIT: "not found in {steps} steps",
+    ReasonCode.MAX_PARALLEL: "{running} tasks of {array} hold GPUs, as many as it allows at once",
     ReasonCode.PLACED: "{gpus} GPUs in one {level}",
     ReasonCode.RUNNING: "all {ranks} ranks started",
     ReasonCode.NODE_LOST: "{nodes} lost",
@@ -145,6 +149,8 @@ SENTENCES: dict[ReasonCode, str] = {
     ReasonCode.CHANGED: "what it runs was changed",
     ReasonCode.CANCELLED: "its file was removed",
     ReasonCode.NODE_REMOVED: "{nodes} left the inventory",
+    ReasonCode.TASK_CANCELLED: "its file says that this task is cancelled",
+    ReasonCode.ARRAY_STOPPED: "not started: {task} failed, and its array stops then",
     ReasonCode.SUCCEEDED: "every rank exited with 0",
     ReasonCode.FAILED: "a rank on {node} exited with {exitCode} and {restarts} restarts were used",
 }

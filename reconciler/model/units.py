@@ -15,7 +15,7 @@ Gpus = NewType("Gpus", int)
 GpuSeconds = NewType("GpuSeconds", int)
 
 JobKey = NewType("JobKey", str)
-"""`queue/name`, the identity of a job across its incarnations."""
+"""`queue/name`, the identity of a job across its incarnations; `queue/name.7` of a task of an array."""
 QueueName = NewType("QueueName", str)
 NodeName = NewType("NodeName", str)
 GpuType = NewType("GpuType", str)
@@ -39,6 +39,22 @@ NVLINK_LEVEL: Final = LevelName("nvlinkDomain")
 def job_key(queue: str, name: str) -> JobKey:
     """The one spelling of a job's identity."""
     return JobKey(f"{queue}/{name}")
+
+
+def task_key(array: JobKey, index: int) -> JobKey:
+    """The identity of one task of an array: `queue/name.7`. No name that people give has a dot in it."""
+    return JobKey(f"{array}.{index}")
+
+
+def document_of(key: JobKey) -> JobKey:
+    """The job whose file this is of: of a task its array, of any other job the job itself."""
+    return JobKey(key.partition(".")[0])
+
+
+def index_of(key: JobKey) -> int | None:
+    """Which task of its array this is; None for a job that is no task."""
+    _, dot, index = key.partition(".")
+    return int(index) if dot and index.isdecimal() else None
 
 
 def seconds(ns: int) -> int:

@@ -15,6 +15,7 @@ from reconciler.model.job import Job
 from reconciler.model.reasons import Reason, ReasonCode, reason
 from reconciler.model.units import GpuType, Instant, JobKey
 from reconciler.planner import elastic, explain
+from reconciler.planner.arrays import Arrays
 from reconciler.planner.backfill import Bookings, Openness
 from reconciler.planner.blend import with_shrinks
 from reconciler.planner.draft import Draft
@@ -45,12 +46,13 @@ class Sweep:
     """One pass over the candidates, and what it has learnt on the way."""
 
     __slots__ = (
-        "_cut_short", "_cuts", "_draft", "_first_waiting", "_has_elastic", "_has_spares", "_holds", "_hopeless", "_in_turn", "_movable", "_never", "_no_free", "_no_releasing", "_open_to", "_preemptors", "_untried", "_unprotected",
+        "_arrays", "_cut_short", "_cuts", "_draft", "_first_waiting", "_has_elastic", "_has_spares", "_holds", "_hopeless", "_in_turn", "_movable", "_never", "_no_free", "_no_releasing", "_open_to", "_preemptors", "_untried", "_unprotected",
         "bookings", "on_free", "soon", "standing", "started", "unproved",
     )  # fmt: skip
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
+        self._arrays = Arrays(draft.records.values())
         self._never = explain.Never(draft)
         self._hopeless: set[tuple[explain.Likes, Openness]] = set()  # tried in every way since anything was released
         self._no_free: set[_Demand] = set()
@@ -83,7 +85,8 @@ class Sweep:
             job = elastic.smallest(asked)  # more than that displaces nobody, and is no reason to wait
             alike = explain.likes(self._draft, job)
             after = waits_for_preemptor(self._draft, record) if record.preemptor is not None else None
-            why = after or self._never.why(job) or borrows_again(self._draft, record, job) or self._behind(job)
+            why = after or self._never.why(job) or self._arrays.full(job)
+            why = why or borrows_again(self._draft, record, job) or self._behind(job)
             open_to = self.bookings.openness(record, job)
             if why is not None:
                 explain.settle_waiting(self._draft, record, why)
@@ -93,6 +96,7 @@ class Sweep:
                 placed = self._draft.records[record.job]
                 self.bookings.placed(placed)
                 self.started.append(record.job)
+                self._arrays.placed(job)
                 candidates.renew([record.queue, *(self._draft.records[key].queue for key in placed.victims)])
             elif record.job in self._untried and was_passed_over(record):
                 why = reason(ReasonCode.SEARCH_LIMIT, steps=self.standing.effort.spent)
@@ -101,11 +105,12 @@ class Sweep:
                 why = reason(ReasonCode.STARTS_SOON, at=self.soon[record.job])
                 explain.settle_waiting(self._draft, self._book(record, job, alike), why)
             else:
+                follows = self._arrays.follows(job)
                 waiting.append((self._book(record, job, alike), job, alike))
                 is_untried = record.job in self._untried
                 if is_untried or record.job in self._cut_short:
                     self.unproved.add(alike)
-                if not record.avoid and not is_untried:
+                if not (record.avoid or is_untried or follows):
                     self._hopeless.add((alike, open_to))
         return waiting
 
@@ -120,6 +125,9 @@ class Sweep:
 
     def _book(self, record: JobRecord, job: Job, alike: explain.Likes) -> JobRecord:
         """No way for it: from now on others have to mind it, as far as the rules say."""
+        if self._arrays.follows(job):
+            return self._holds.drop(record)
+        self._arrays.leads(job)
         if self._draft.desired.scheduling.jobs_may_pass not in _ALL_PASS:
             for kind in self._draft.types_for(job):
                 self._first_waiting.setdefault(kind, record.job)
@@ -149,6 +157,8 @@ class Sweep:
             return True
         if self._on_several_releasing(record, job, types):
             return True
+        if self._arrays.follows(job):
+            return False
         ways = (self._on_spares, self._by_shrinking, self._by_moving, self._by_preemption)
         if any(way(record, job, kind) for way in ways for kind in types):
             return True
@@ -220,7 +230,7 @@ class Sweep:
             victims = tuple(sorted(one.record.job for one in gangs))
             for victim in victims:
                 draft.evict(draft.records[victim], record.job)
-            self._disturbed(victims)
+            self._disturbed(job, victims)
             waits, lost = {*waiting_for(draft, spot), *victims}, sum(one.lost for one in gangs)
             gap = (("lost", int(lost)), ("lostAtLeast", 0)) if len(victims) > 1 else ()
             draft.promise(record, job, spot, waits, victims=victims, unproved=gap)
@@ -290,12 +300,14 @@ class Sweep:
 
     def _promise(self, record: JobRecord, job: Job, spot: Spot, disturbed: tuple[JobKey, ...]) -> None:
         """The gang waits for what those who were told to step aside still hold of its spot."""
-        self._disturbed(disturbed)
+        self._disturbed(job, disturbed)
         waits = {*waiting_for(self._draft, spot), *disturbed}
         self._draft.promise(record, job, spot, waits, unproved=tuple(self._cuts.items()))
 
-    def _disturbed(self, gangs: tuple[JobKey, ...]) -> None:
-        """These were told to stop: what they free beyond the need belongs to nobody, and everything is to be tried anew."""
+    def _disturbed(self, job: Job, gangs: tuple[JobKey, ...]) -> None:
+        """These were told to stop for it: what they free beyond the need belongs to nobody, and everything is to be
+        tried anew."""
+        self._arrays.leads(job)
         self._preemptors += 1
         self.standing.forget(gangs)
         self._movable.forget(gangs)
@@ -336,7 +348,7 @@ class Sweep:
         for gang in shrunk:
             shrink(draft, gang, record.job)
         disturbed = (*found.jobs, *(gang.candidate.record.job for gang in shrunk))
-        self._disturbed(disturbed)
+        self._disturbed(job, disturbed)
         waits = {*waiting_for(draft, found.spot), *disturbed}
         gap = () if found.proved else (("lost", int(found.lost)), ("lostAtLeast", int(found.bound)))
         draft.promise(record, job, found.spot, waits, victims=found.jobs, unproved=(*gap, *self._cuts.items()))

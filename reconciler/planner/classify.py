@@ -18,9 +18,9 @@ from reconciler.model.job import Job
 from reconciler.model.lifecycle import Cause, JobState, Outcome, Phase, check_move
 from reconciler.model.observed import Observed
 from reconciler.model.reasons import Reason, ReasonCode, reason
-from reconciler.model.units import Digest, GpuSeconds, Instant, JobKey, QueueName, seconds
+from reconciler.model.units import Digest, GpuSeconds, Instant, JobKey, QueueName, document_of, seconds
 from reconciler.planner import steps
-from reconciler.planner.candidacy import FINAL, Case, World, not_a_candidate
+from reconciler.planner.candidacy import FINAL, Case, World, failed_tasks, not_a_candidate
 from reconciler.planner.draft import limit_of
 from reconciler.planner.memo import masks_of
 from reconciler.planner.windows import open_window
@@ -65,12 +65,12 @@ def judge_all(
             _bury(tombstones, record, now)
     world = World(
         desired=desired, observed=observed, records=advanced, tombstones=tombstones,
-        nodes=nodes, now=now,
+        nodes=nodes, now=now, failed=failed_tasks(desired, advanced, tombstones),
     )  # fmt: skip
     records: dict[JobKey, JobRecord] = {}
     for key in sorted({*advanced, *desired.jobs, *desired.invalid}):
         job, known = desired.jobs.get(key), advanced.get(key)
-        if known is not None and job is not None and _just_waits(known, job, desired):
+        if known is not None and job is not None and _just_waits(known, job, world):
             records[key] = known
             continue
         case = Case(key=key, job=job, record=known, world=world)
@@ -82,13 +82,16 @@ def judge_all(
     return records, {key: tombstones[key] for key in sorted(tombstones)}
 
 
-def _just_waits(record: JobRecord, job: Job, desired: Desired) -> bool:
+def _just_waits(record: JobRecord, job: Job, world: World) -> bool:
     """A candidate before and now, with nothing in its file that the table would ask about: most of a long queue."""
+    desired = world.desired
     return (
         record.state is JobState.PENDING
         and record.digest == job.digest
         and record.retry_at is None
-        and not (job.suspend or job.after or desired.blocked or record.job in desired.policy)
+        and not (job.suspend or job.after or desired.blocked)
+        and not (desired.policy and document_of(record.job) in desired.policy)
+        and (job.task is None or world.ends_unstarted(job, record) is None)
         and (not desired.quotas.queues or job.queue in desired.quotas.queues)
     )
 
@@ -119,6 +122,8 @@ def _bury_unheld(tombstones: dict[JobKey, tuple[Tombstone, ...]], case: Case, ju
         _bury(tombstones, replace(record, outcome=Outcome.CANCELLED), case.world.now)
     elif judged.digest != record.digest:
         _bury(tombstones, replace(record, outcome=Outcome.REPLACED), case.world.now)
+    elif judged.state is JobState.FINISHED:
+        _bury(tombstones, judged, case.world.now)
 
 
 # --- the table ---
@@ -131,12 +136,13 @@ def _is_finished(case: Case) -> bool:
             return record.outcome in FINAL
         stone = case.world.stone(case.key, case.job.digest)
         return stone is not None and stone.outcome in FINAL
-    return record is not None and record.state is JobState.FINISHED and case.key in case.world.desired.invalid
+    return record is not None and record.state is JobState.FINISHED and case.is_invalid
 
 
 RULES: Final[tuple[tuple[Bucket, Callable[[Case], bool]], ...]] = (
     (Bucket.FINISHED, _is_finished),  # this incarnation never runs again
-    (Bucket.CANCELLED, lambda c: c.job is None and c.key not in c.world.desired.invalid),  # its file is gone
+    (Bucket.CANCELLED, lambda c: c.job is None and not c.is_invalid),  # its file is gone
+    (Bucket.CANCELLED, lambda c: c.ends_unstarted is not None),  # a task of an array that is not to run any more
     (Bucket.CHANGED, lambda c: c.record is not None and c.job is not None and not c.same),  # runs something else now
     (Bucket.INVALID, lambda c: c.job is None and not (c.state and c.state.holds_gpus)),  # no valid form, nothing held
     (Bucket.SUSPENDED, lambda c: c.job is not None and c.job.suspend),  # people asked it to wait
@@ -176,8 +182,24 @@ def _finished(case: Case) -> JobRecord | None:
 
 
 def _cancelled(case: Case) -> JobRecord | None:
-    """Its file is gone: out through the checkpoint path; the record goes when the GPUs are back."""
-    return _stop(case, Cause.CANCELLED, reason(ReasonCode.CANCELLED)) if _holds(case) else None
+    """Its file is gone: out through the checkpoint path; the record goes when the GPUs are back.
+
+    A task of an array whose file is there stays on record, as cancelled.
+    """
+    why = case.ends_unstarted
+    if _holds(case):
+        return _stop(case, Cause.CANCELLED, why or reason(ReasonCode.CANCELLED))
+    record, job = case.record, case.job
+    if job is None or why is None:
+        return None
+    if record is None or record.digest != job.digest:
+        return replace(_fresh(case, job), state=JobState.FINISHED, outcome=Outcome.CANCELLED, reason=why)
+    if record.state is JobState.FINISHED:
+        return record
+    return replace(
+        record, state=check_move(record.state, JobState.FINISHED), outcome=Outcome.CANCELLED, reason=why, promise=None,
+        victims=(), retry_at=None, cause=None,
+    )  # fmt: skip
 
 
 def _changed(case: Case) -> JobRecord | None:
@@ -190,7 +212,7 @@ def _changed(case: Case) -> JobRecord | None:
 
 
 def _invalid(case: Case) -> JobRecord | None:
-    why = reason(ReasonCode.INVALID, problem=case.world.desired.invalid.get(case.key, ""))
+    why = reason(ReasonCode.INVALID, problem=case.world.desired.invalid.get(document_of(case.key), ""))
     if case.record is None:
         return _blank(case, why)
     return replace(case.record, state=JobState.HELD, promise=None, reason=why)

@@ -21,6 +21,7 @@ from reconciler.model.observed import Observed
 from reconciler.model.reasons import Reason, ReasonCode, reason
 from reconciler.model.units import ClassName, GpuType, Instant, JobKey, NodeName, QueueName
 from reconciler.planner import placement
+from reconciler.planner.arrays import Arrays
 from reconciler.planner.backfill import Bookings, Openness
 from reconciler.planner.draft import Draft, limit_of
 from reconciler.planner.ground import ground_of
@@ -122,7 +123,7 @@ class Explainer:
     """The reasons of a whole sweep's waiting jobs."""
 
     __slots__ = (
-        "_bookings", "_draft", "_idle", "_idle_gpus", "_known", "_passing", "_promised", "_promised_on", "_shut", "_standing",
+        "_arrays", "_bookings", "_draft", "_idle", "_idle_gpus", "_known", "_passing", "_promised", "_promised_on", "_shut", "_standing",
         "_lifted", "_unowned", "_unproved", "_with_promised",
     )  # fmt: skip
 
@@ -135,6 +136,7 @@ class Explainer:
     ) -> None:
         """`unproved`: for these a search for victims was not made, or not to its end."""
         self._draft, self._standing, self._unproved = draft, standing, unproved
+        self._arrays = Arrays(draft.records.values())
         self._bookings = bookings if bookings is not None else Bookings(draft)
         self._known: dict[tuple[Likes, Openness], Reason] = {}
         self._lifted: Openness = ()  # bookings that are lifted just now
@@ -207,6 +209,8 @@ class Explainer:
     def _all_blockers(
         self, record: JobRecord, job: Job, types: tuple[GpuType, ...], open_to: Openness
     ) -> Iterator[Reason]:
+        if (full := self._arrays.full(job)) is not None:
+            yield full
         yield from self._quota(job, types)
         yield from self._promises(record, job, types)
         booked = self._booked(record, job, types, open_to)

@@ -22,7 +22,7 @@ from reconciler.planner.quota import Quotas
 from reconciler.planner.quota_tree import TOP
 from reconciler.planner.usage import FairShares
 
-SortKey = tuple[int, int, int, int, int, str]
+SortKey = tuple[int, int, int, int, int, str, int]
 Candidate = tuple[JobRecord, Job]
 _ChildKey = tuple[int, int, int, SortKey]
 
@@ -165,5 +165,5 @@ def line_key(record: JobRecord, job: Job, priority: int, starved: Instant) -> So
         0 if record.submitted <= starved else 1,
         job.nice,
         record.submitted,
-        record.job,
+        *((job.task.array, job.task.index) if job.task is not None else (record.job, 0)),
     )

@@ -7,7 +7,7 @@ its provenance names an approver. Documents of other kinds start nothing: there 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reconciler.documents.check import Item
@@ -90,12 +90,17 @@ class Memory:
 class Verdicts:
     """The policies of one tree over its documents."""
 
-    __slots__ = ("_cluster", "_items", "_jobs", "_memory", "_recalled", "policies", "stood_on")
+    __slots__ = ("_cluster", "_items", "_job_of", "_memory", "_recalled", "policies", "stood_on")
 
     def __init__(
-        self, cluster: Cluster, items: Mapping[JobKey, Item], jobs: Mapping[JobKey, Job], memory: Memory
+        self,
+        cluster: Cluster,
+        items: Mapping[JobKey, Item],
+        job_of: Callable[[JobKey], Job | None],
+        memory: Memory,
     ) -> None:
-        self._cluster, self._items, self._jobs, self._memory = cluster, items, jobs, memory
+        """`items` are the documents of jobs by key, `job_of` what each of them says."""
+        self._cluster, self._items, self._job_of, self._memory = cluster, items, job_of, memory
         written = cluster.documents.of("Policy")
         self.policies = memory.policies_of(written)
         queues = cluster.desired.quotas.queues
@@ -118,7 +123,7 @@ class Verdicts:
         """All that policies find in one job."""
         if not any("Job" in policy.kinds for policy in self.policies):
             return ()
-        item, job = self._items[key], self._jobs[key]
+        item, job = self._items[key], self._job_of(key)
         known = self._memory.jobs.get(key)
         if known is not None and known.stands(self.policies, item, job, provenance):
             return known.found

@@ -253,8 +253,9 @@ def _findings(
 
 
 def _changed_items(after: ReadDesired, changed: set[str]) -> Iterator[tuple[Item, Job | None]]:
-    jobs = after.desired.jobs if after.desired is not None else {}
-    yield from ((item, jobs[key]) for key, item in after.items.items() if item.file in changed)
+    desired = after.desired
+    if desired is not None:
+        yield from ((item, desired.job_of(key)) for key, item in after.items.items() if item.file in changed)
     documents = after.documents
     for kind in ("Queue", "PriorityClass", "NodeSet", "Maintenance"):
         yield from (

@@ -13,7 +13,7 @@ from reconciler.errors import StoreError
 from reconciler.model.allocation import Allocation
 from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import Cause
-from reconciler.model.units import CommitId
+from reconciler.model.units import CommitId, document_of
 from reconciler.store.history import commit_meta, is_ancestor
 from reconciler.store.runner import Git
 
@@ -61,13 +61,14 @@ def check_removal(git: Git, desired: Desired, previous: Allocation) -> None:
 def removals(git: Git, desired: Desired, previous: Allocation) -> tuple[Removal, ...]:
     """Everything of which more than the limit goes, and that the commit's message does not acknowledge."""
     live = [r for r in previous.jobs.values() if r.state.holds_gpus and r.cause is not Cause.CANCELLED]
-    removed = [r.job for r in live if r.job not in desired.jobs and r.job not in desired.invalid]
+    documents = {document_of(r.job) for r in live}  # an array is one job, however many of its tasks run
+    removed = {key for key in documents if desired.job_of(key) is None and key not in desired.invalid}
     known = {node.name for node in desired.inventory.nodes}
     # A node whose gangs are all leaving already is not removed a second time.
     used = {node for r in live if r.placement and r.cause is not Cause.NODE_REMOVED for node in r.placement.masks}
     limit = desired.repository.mass_removal_ppm
     found = (
-        Removal(gone=len(removed), of=len(live), what="running jobs", limit_ppm=limit),
+        Removal(gone=len(removed), of=len(documents), what="running jobs", limit_ppm=limit),
         Removal(gone=len(used - known), of=len(used), what="nodes in use", limit_ppm=limit),
     )
     return tuple(one for one in found if _is_refused(git, desired, one))

@@ -41,7 +41,7 @@ def policy_problems(files: Sequence[SourceFile], cache: ParseCache | None = None
     if loaded.cluster is None or loaded.desired is None:
         return []
     found = list(lint_policies(loaded.cluster.documents.of("Policy")))
-    verdicts = Verdicts(loaded.cluster, loaded.items, loaded.desired.jobs, Memory())
+    verdicts = Verdicts(loaded.cluster, loaded.items, loaded.desired.job_of, Memory())
     return [*found, *verdicts.diagnostics(None, proposal=True)]
 
 

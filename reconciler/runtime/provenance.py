@@ -22,6 +22,8 @@ from reconciler.documents.layout import POLICIES, ROOT, is_job, path_of
 from reconciler.documents.lint import Documents, documents_of
 from reconciler.documents.withheld import ACKNOWLEDGE_CHANGE
 from reconciler.errors import StoreError
+from reconciler.model.desired import Desired
+from reconciler.model.job import Job
 from reconciler.model.observed import Person, Proof, Provenance, Shown
 from reconciler.model.units import CommitId, JobKey
 from reconciler.policy.authority import person_of
@@ -71,9 +73,10 @@ def provenance_after(git: Git, known: Known, read: ReadDesired, base: ReadDesire
     # Somebody may stand behind a change now whom nobody knew of when it came.
     released = {one.path for one in (base.withheld if base is not None else ())} - {one.path for one in read.withheld}
     said = tuple(_acknowledged(git, desired.commit, decided)) if desired.commit != decided else ()
+    documents = _documents_of(desired)
     fresh = [
         key
-        for key in desired.jobs
+        for key in documents
         if key not in desired.frozen
         and (
             (seen := known.get(key)) is None
@@ -82,16 +85,16 @@ def provenance_after(git: Git, known: Known, read: ReadDesired, base: ReadDesire
             or seen.commit.startswith(said)
         )
     ]
-    if not fresh and known.keys() <= desired.jobs.keys():
+    if not fresh and known.keys() <= documents.keys():
         return known
     people = (base or read).documents or documents_of(())
     facts = facts_of(git, desired.commit, decided, {path_of(key) for key in fresh}, people) if fresh else {}
-    found = {key: seen for key, seen in known.items() if key in desired.jobs}
+    found = {key: seen for key, seen in known.items() if key in documents}
     for key in fresh:
         fact = facts[path_of(key)]
         found[key] = Provenance(
             job=key,
-            digest=desired.jobs[key].digest,
+            digest=documents[key].digest,
             file=files.get(path_of(key), ""),
             commit=fact.commit,
             author=fact.author,
@@ -101,6 +104,11 @@ def provenance_after(git: Git, known: Known, read: ReadDesired, base: ReadDesire
             preview=fact.preview,
         )
     return {key: found[key] for key in sorted(found)}
+
+
+def _documents_of(desired: Desired) -> dict[JobKey, Job]:
+    """What each job's document says: one for an array, however many tasks it has."""
+    return {**{key: job for key, job in desired.jobs.items() if job.task is None}, **desired.arrays}
 
 
 def facts_of(git: Git, tip: str, decided: str, paths: Collection[str], people: Documents) -> dict[str, Facts]:

@@ -218,8 +218,9 @@ def _holding(desired: Desired | None, withheld: tuple[Withheld, ...], older: Map
     """New jobs are held; while a file of the cluster is withheld, nothing is admitted."""
     if desired is None or not withheld:
         return desired
-    held = {key: one.hold for one in withheld if one.path not in older and (key := key_of(one.path)) in desired.jobs}
-    kept = {key for path in older if (key := key_of(path)) in desired.jobs}
+    there = {*desired.jobs, *desired.arrays}
+    held = {key: one.hold for one in withheld if one.path not in older and (key := key_of(one.path)) in there}
+    kept = {key for path in older if (key := key_of(path)) in there}
     return replace(
         desired,
         frozen=desired.frozen | {key for key in kept if key is not None},
@@ -248,7 +249,7 @@ def _verdicts(loaded: LoadedDesired, memory: Memory) -> Verdicts | None:
     """The policies over what was loaded; None when there are none, or nothing to judge."""
     if loaded.desired is None or loaded.cluster is None or not loaded.cluster.documents.of("Policy"):
         return None
-    return Verdicts(loaded.cluster, loaded.items, loaded.desired.jobs, memory)
+    return Verdicts(loaded.cluster, loaded.items, loaded.desired.job_of, memory)
 
 
 def _source(entry: TreeEntry, prefix: str, blobs: Mapping[str, bytes], refused: Mapping[str, Diagnostic]) -> SourceFile:

@@ -52,6 +52,7 @@ from reconciler.model.units import (
     NodeName,
     QueueName,
     job_key,
+    task_key,
 )
 
 names = st.text(string.ascii_lowercase + string.digits, min_size=1, max_size=4) | st.sampled_from(
@@ -68,7 +69,11 @@ instants = st.integers(0, 4 * 10**18).map(Instant)
 spans_of_time = st.integers(0, 10**17).map(Nanoseconds)
 digests = st.text("0123456789abcdef", min_size=64, max_size=64).map(Digest)
 commits = st.text("0123456789abcdef", min_size=40, max_size=40).map(CommitId)
-job_keys = st.builds(job_key, names, names)
+jobs = st.builds(job_key, names, names)
+tasks = st.builds(
+    task_key, st.sampled_from(["a/sweep", "a/sweep-2", "no/1e3"]).map(JobKey), st.integers(0, 9999) | st.integers(0, 3)
+)
+job_keys = jobs | tasks | st.sampled_from(["a/sweep", "no/1e3"]).map(JobKey)
 
 
 def some(values: st.SearchStrategy[object]) -> st.SearchStrategy[object]:

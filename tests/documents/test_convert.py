@@ -25,7 +25,9 @@ def desired(tree: dict[str, str]) -> Desired:
 
 
 def converted(body: str = "", *, gpus: int = 8, run: str = "{command: [python3, a.py]}") -> Job:
-    return desired(with_job(job(body, gpus=gpus, run=run))).jobs[JobKey("research/x")]
+    found = desired(with_job(job(body, gpus=gpus, run=run))).job_of(JobKey("research/x"))
+    assert found is not None
+    return found
 
 
 # --- defaults of jobs -----------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def verdicts(policy: str, jobs: Mapping[str, str]) -> Verdicts:
     found = loaded(policy, jobs)
     assert found.desired is not None
     assert found.cluster is not None
-    return Verdicts(found.cluster, found.items, found.desired.jobs, Memory())
+    return Verdicts(found.cluster, found.items, found.desired.job_of, Memory())
 
 
 def person(login: str, *teams: str) -> Person:

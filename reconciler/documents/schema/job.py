@@ -32,6 +32,7 @@ from reconciler.documents.schema.base import (
     refuse,
 )
 from reconciler.documents.schema.run import Health, Run
+from reconciler.documents.tasklist import parse_tasks
 
 DimensionName: TypeAlias = Literal["tensor", "context", "expert", "pipeline", "data"]
 DIMENSIONS: Final[tuple[str, ...]] = get_args(DimensionName)
@@ -185,8 +186,36 @@ Parameter: TypeAlias = Annotated[str, PlainValidator(_parameter), WithJsonSchema
 ParameterName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,62}$")]
 
 
+def _tasks(written: Any) -> tuple[int, ...]:
+    if type(written) is int:
+        written = str(written)
+    if type(written) is not str:
+        refuse("WrongType", f"Expected a list of tasks in quotes, found {kind_of(written)}.")
+    try:
+        return parse_tasks(written)
+    except ValueError as err:
+        refuse("BadTaskList", f"{str(err)[:1].upper()}{str(err)[1:]}.")
+
+
+TaskList: TypeAlias = Annotated[
+    tuple[int, ...],
+    PlainValidator(_tasks),
+    WithJsonSchema(
+        {
+            "type": ["string", "integer"],
+            "pattern": r"^[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*$",
+            "minimum": 0,
+            "examples": ["3,7-9"],
+        }
+    ),
+]
+
+
 class Array(Strict):
-    """Many tasks of one shape. Exactly one of `count`, `values` and `matrix`."""
+    """Many tasks of one shape. Exactly one of `count`, `values` and `matrix`.
+
+    Each task is a gang of its own, `name.INDEX`, with a checkpoint folder of its own, `checkpoint.dir/INDEX`.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={"oneOf": [{"required": ["count"]}, {"required": ["values"]}, {"required": ["matrix"]}]}
@@ -207,6 +236,10 @@ class Array(Strict):
     """Tasks at once at most."""
     on_task_failure: Literal["continue", "stop"] = "continue"
     """stop: a task that failed for good cancels those not started."""
+    rerun: Annotated[Listed[TaskList], Field(max_length=1000)] = ()
+    """Tasks that run once more after they finished, such as "3,7-9"; each entry is one more time."""
+    cancelled: TaskList = ()
+    """Tasks that nobody wants any more, such as "3,7-9": stopped through their checkpoints, or never started."""
 
 
 class Dependency(Strict):

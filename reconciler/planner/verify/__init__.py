@@ -14,6 +14,7 @@ holds     who gathers GPUs without having them, and who may use them meanwhile
 victims   who is evicted, by what right, and for what
 displaced who goes on elsewhere or with another size, and for what
 quotas    guarantees, lending, ceilings, and what may only use guarantees
+tasks     how many tasks of an array are at work, and which of them are not to run
 accounts  what each queue is charged for what it used beyond its guarantee, and how long its attempts ran
 
 Belongs here: rules checked from scratch. Does not belong here: anything imported from the rest of the planner, or
@@ -35,6 +36,7 @@ from reconciler.planner.verify.places import admission, eligible, gang, levels
 from reconciler.planner.verify.quotas import borrows_soon, within_quota
 from reconciler.planner.verify.reservations import delays
 from reconciler.planner.verify.spares import spares
+from reconciler.planner.verify.tasks import arrays, ended_task, unwanted_task
 from reconciler.planner.verify.victims import victim
 
 __all__ = ["Breach", "Violation", "violations"]
@@ -54,11 +56,12 @@ def violations(
     for before, after in case.changed:
         found += release(case, before, after)
         if after is not None:
-            for rule in (life, stop_cause, blame, back_off, victim, displaced):
+            for rule in (life, stop_cause, blame, back_off, victim, displaced, ended_task):
                 found += rule(case, before, after)
     # 3. Each new place is wanted, whole, fit and inside its levels.
     for before, after in case.started:
         found += admission(case, before, after)
+        found += unwanted_task(case, before, after)
         if (job := desired.jobs.get(after.job)) is not None:
             for place in new_places(before, after):
                 sized = job.resized(len(place.ranks)) or job
@@ -76,6 +79,7 @@ def violations(
         broken_holds,
         spares,
         delays,
+        arrays,
     ):
         found += together(case)
     return tuple(sorted(dict.fromkeys(found), key=lambda one: (one.job, one.code, one.detail)))

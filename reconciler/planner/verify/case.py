@@ -77,6 +77,10 @@ class Breach(StrEnum):
     QUOTA_EXCEEDED = "QuotaExceeded"  # more than is left of what nobody keeps to itself
     BEYOND_GUARANTEE = "BeyondGuarantee"  # a job that is not preemptible uses more than guarantees
     BORROWS_TOO_SOON = "BorrowsTooSoon"  # what was reclaimed borrows again within its cooldown
+    # arrays
+    TOO_MANY_TASKS = "TooManyTasks"  # more of one array at once than it says
+    TASK_OUT_OF_TURN = "TaskOutOfTurn"  # more than one of an array disturbs others, or is held for, at once
+    ENDED_WITHOUT_CAUSE = "EndedWithoutCause"  # a task called cancelled that nobody cancelled
     # victims
     NO_RIGHT_TO_EVICT = "NoRightToEvict"
     VICTIM_PROTECTED = "VictimProtected"
@@ -106,6 +110,7 @@ class Case:
         self.desired, self.observed, self.previous, self.next = desired, observed, previous, following
         self.now = following.decided_at
         self.trees: dict[GpuType, Tree] = {}
+        self.failed_arrays: dict[JobKey, bool] = {}  # asked of every task, answered once
 
     @cached_property
     def changed(self) -> list[tuple[JobRecord | None, JobRecord | None]]:

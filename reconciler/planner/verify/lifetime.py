@@ -12,8 +12,9 @@ from reconciler.model.allocation import JobRecord, Tombstone
 from reconciler.model.job import Fence, Job
 from reconciler.model.lifecycle import MOVES, Cause, JobState, Phase
 from reconciler.model.observed import AttemptReport, AttemptState, NodeCondition
-from reconciler.model.units import NodeName
+from reconciler.model.units import NodeName, document_of
 from reconciler.planner.verify.case import FINAL, RUNS, Breach, Case, Violation, held_by
+from reconciler.planner.verify.tasks import is_unwanted
 
 
 def succession(case: Case) -> Iterator[Violation]:
@@ -40,8 +41,8 @@ def census(case: Case) -> Iterator[Violation]:
     wanted, present = case.desired.jobs, case.next.jobs
     for key in sorted(wanted.keys() - present.keys()):
         yield Violation(code=Breach.NO_RECORD, job=key)
-    for key in sorted(present.keys() - wanted.keys() - case.desired.invalid.keys()):
-        if not present[key].state.holds_gpus:
+    for key in sorted(present.keys() - wanted.keys()):
+        if not present[key].state.holds_gpus and document_of(key) not in case.desired.invalid:
             yield Violation(code=Breach.LEFTOVER_RECORD, job=key, detail=present[key].state)
     for key, record in present.items():
         if record.job != key:
@@ -214,7 +215,7 @@ def _limit_over(case: Case, job: Job | None, after: JobRecord) -> bool:
 
 
 _PROOFS: Final[dict[Cause, Callable[[Case, Job | None, JobRecord], bool]]] = {
-    Cause.CANCELLED: lambda _, job, __: job is None,
+    Cause.CANCELLED: lambda case, job, after: job is None or is_unwanted(case, job, after),
     Cause.CHANGED: lambda _, job, after: job is None or job.digest != after.digest,
     Cause.SUSPENDED: lambda _, job, __: job is not None and job.suspend,
     Cause.TIME_LIMIT: _limit_over,

@@ -79,7 +79,7 @@ def _nodes_for(case: Case, job: Job) -> list[Node] | None:
     above = [rows[name] for name in case.desired.quotas.path(job.queue) if name in rows]
     limited = any(row.ceiling or (row.guaranteed and is_fixed(case, job)) for row in above)
     lent = any(row.lend is not None for row in rows.values())
-    odd = job.roles or job.elastic or job.cpus_per_gpu or job.memory_per_gpu or job.node_labels or job.array
+    odd = job.roles or job.elastic or job.cpus_per_gpu or job.memory_per_gpu or job.node_labels or job.task
     if len(wanted) != 1 or limited or lent or odd:
         return None
     nodes = [node for node in case.nodes.values() if node.shape.gpu_type in wanted]

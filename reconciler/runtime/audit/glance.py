@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,6 +18,8 @@ from reconciler.errors import GangOpsError
 
 _PART = re.compile(rb"^([A-Za-z]+):(?: (.*))?\n((?: .*\n)*)", re.MULTILINE)
 _NODE = re.compile(rb'- node: "?([^"\n]+)"?\n +ranks: [^\n]*\n +gpus: "?([^"\n]*)"?')
+_TABLE = b"\ntasks:\n"
+_ROW = re.compile(rb"^  - tasks: .*\n(?:    .*\n)*", re.MULTILINE)
 _CODE = re.compile(rb"^  code: (\w+)$", re.MULTILINE)
 _NUMBER = re.compile(rb"^  ([A-Za-z]+): (\d+)$", re.MULTILINE)
 _LINE = re.compile(rb"^(generation|decidedAt|decisionVersion|trigger|desiredCommit): (.*)$", re.MULTILINE)
@@ -56,7 +59,7 @@ class SummaryGlance:
 
 
 def job_glance(content: bytes) -> JobGlance:
-    """The facts of `allocation/jobs/...yaml`; what is not there is "" or 0."""
+    """The facts of one record; what is not there is "" or 0. Of an array: those of one task, see `record_texts`."""
     lines: dict[bytes, bytes] = {}
     blocks: dict[bytes, bytes] = {}
     for key, line, block in _PART.findall(content):
@@ -84,6 +87,35 @@ def job_glance(content: bytes) -> JobGlance:
         started=instant(text(b"started")),
         preemptor=text(b"preemptor"),
     )
+
+
+RecordTexts = Mapping[int | None, tuple[bytes, bytes]]
+"""The records of one file: by task, None for a job that is none."""
+
+
+def record_texts(content: bytes) -> RecordTexts:
+    """The records of a file: of each task of an array by its number, and of the job itself as None.
+
+    Each in the layout of a job's record, with what is its own beside it. Two are equal when nothing happened in between.
+    """
+    plain, mark, table = content.partition(_TABLE)
+    found: dict[int | None, tuple[bytes, bytes]] = {}
+    if plain and (not mark or b"\n" in plain):
+        found[None] = (plain + mark[:1], b"")
+    for row in _ROW.findall(table) if mark else ():
+        tasks, own, rest = _row_parts(row)
+        ends = own.split(b",") if b"," in own else [own] * len(tasks)
+        found.update({index: (rest, end) for index, end in zip(tasks, ends, strict=False)})
+    return found
+
+
+def _row_parts(row: bytes) -> tuple[tuple[int, ...], bytes, bytes]:
+    first, second, rest = row[4:].replace(b"\n    ", b"\n").split(b"\n", 2)
+    try:
+        tasks = tuple(from_spans(_plain(first.partition(b": ")[2])))
+    except ValueError:
+        tasks = ()
+    return tasks, _plain(second.partition(b": ")[2]).encode(), rest
 
 
 def summary_glance(content: bytes) -> SummaryGlance:

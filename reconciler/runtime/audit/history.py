@@ -6,14 +6,17 @@ pull request or time are asked of the index. How the answers look is left to `re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 
-from reconciler.documents.layout import JOBS as DESIRED_JOBS
-from reconciler.documents.record import JOBS, job_path
+from reconciler.documents.layout import path_of
+from reconciler.documents.record import job_path
+from reconciler.documents.tasklist import print_tasks
 from reconciler.model.lifecycle import JobState
-from reconciler.model.units import SECOND, Instant, JobKey
-from reconciler.runtime.audit.glance import JobGlance, job_glance, masks
+from reconciler.model.units import SECOND, Instant, JobKey, document_of, index_of, task_key
+from reconciler.runtime.audit.glance import JobGlance, RecordTexts, job_glance, masks, record_texts
 from reconciler.runtime.audit.index import EVICTED, HOLDING, Index, gpus_in
 from reconciler.runtime.audit.origins import Origin, last_touch
 from reconciler.store.history import CommitMeta, parse_commit
@@ -21,6 +24,7 @@ from reconciler.store.objects import raw_commits
 from reconciler.store.runner import Git
 from reconciler.store.walk import commits_touching, objects_named
 
+_DROPPED = "its file is gone and its record was dropped"
 _FIRST_BATCH, _MOST_BATCH = 2, 512
 
 
@@ -83,17 +87,20 @@ class Question:
 
 
 def by_path(git: Git, tip: str, job: str, *, since: Instant | None = None) -> Iterator[Entry]:
-    """One job's history, newest first, each entry as soon as git has found it. Raises NotFound, StoreError."""
+    """One job's history, newest first, each entry as soon as git has found it. Raises NotFound, StoreError.
+
+    Of an array what happened to several tasks in one generation is one entry, its job such as `nlp/sweep.0-63`.
+    """
     path = job_path(JobKey(job))
-    later: tuple[CommitMeta, JobGlance | None] | None = None
+    later: _Found | None = None
     for found in _read_in_batches(
         git, commits_touching(git, tip, path, since=since // SECOND if since else None), path
     ):
         if later is not None:
-            yield _walked(job, later, found[1])
+            yield from _walked(job, later, found.records)
         later = found
     if later is not None:
-        yield _walked(job, later, _before(git, later[0], path) if since else None)
+        yield from _walked(job, later, _before(git, later.meta, path) if since else {})
 
 
 def asked_by(git: Git, entries: Iterable[Entry], job: str) -> Iterator[Entry]:
@@ -102,11 +109,17 @@ def asked_by(git: Git, entries: Iterable[Entry], job: str) -> Iterator[Entry]:
     for entry in entries:
         origin = known.get(entry.desired)
         if origin is None:
-            origin = known[entry.desired] = last_touch(git, entry.desired, f"{DESIRED_JOBS}{job}.yaml")
+            origin = known[entry.desired] = last_touch(git, entry.desired, path_of(document_of(JobKey(job))))
         yield replace(entry, asked=origin.commit, person=origin.person, request=origin.request)
 
 
-def _read_in_batches(git: Git, commits: Iterable[str], path: str) -> Iterator[tuple[CommitMeta, JobGlance | None]]:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    meta: CommitMeta
+    records: RecordTexts
+
+
+def _read_in_batches(git: Git, commits: Iterable[str], path: str) -> Iterator[_Found]:
     """Small batches first, so that the first line is there at once; then large ones, which cost less each."""
     size, batch = _FIRST_BATCH, list[str]()
     for commit in commits:
@@ -117,20 +130,41 @@ def _read_in_batches(git: Git, commits: Iterable[str], path: str) -> Iterator[tu
     yield from _read(git, batch, path)
 
 
-def _read(git: Git, commits: list[str], path: str) -> Iterator[tuple[CommitMeta, JobGlance | None]]:
+def _read(git: Git, commits: list[str], path: str) -> Iterator[_Found]:
     raw = raw_commits(git, commits)
     contents = objects_named(git, (f"{commit}:{path}" for commit in commits))
     for commit, content in zip(commits, contents, strict=True):
-        yield parse_commit(commit, raw[commit]), job_glance(content) if content is not None else None
+        yield _Found(parse_commit(commit, raw[commit]), record_texts(content or b""))
 
 
-def _before(git: Git, meta: CommitMeta, path: str) -> JobGlance | None:
+def _before(git: Git, meta: CommitMeta, path: str) -> RecordTexts:
     content = objects_named(git, (f"{meta.parents[0]}:{path}",))[0] if meta.parents else None
-    return job_glance(content) if content is not None else None
+    return record_texts(content or b"")
 
 
-def _walked(job: str, found: tuple[CommitMeta, JobGlance | None], before: JobGlance | None) -> Entry:
-    meta, after = found
+def _walked(job: str, found: _Found, before: RecordTexts) -> list[Entry]:
+    """What a commit did to the job; to each of its tasks, those that share what happened folded."""
+    asked, key = index_of(JobKey(job)), JobKey(job)
+    tasks = {*found.records, *before} if asked is None else {asked}
+    changed = [index for index in tasks if found.records.get(index) != before.get(index)]
+    entries = [
+        _entry(
+            key if index is None or asked is not None else task_key(key, index),
+            found.meta,
+            *_glances(index, found.records, before),
+        )
+        for index in sorted(changed, key=lambda index: -1 if index is None else index)
+    ]
+    return folded(entries)
+
+
+def _glances(index: int | None, now: RecordTexts, before: RecordTexts) -> tuple[JobGlance | None, JobGlance | None]:
+    texts = (now.get(index), before.get(index))
+    one, other = (job_glance(text[0]) if text is not None else None for text in texts)
+    return one, other
+
+
+def _entry(job: str, meta: CommitMeta, after: JobGlance | None, before: JobGlance | None) -> Entry:
     told = dict(meta.trailers)
     shown = after or before
     number = told.get("Generation", "")
@@ -154,9 +188,29 @@ def _walked(job: str, found: tuple[CommitMeta, JobGlance | None], before: JobGla
         code=after.code if after else "",
         cause=after.cause if after else "",
         preemptor=after.preemptor if after else "",
-        why=after.why if after else "its file is gone and its record was dropped",
+        why=after.why if after else _DROPPED,
         desired=meta.parents[1] if len(meta.parents) > 1 else "",
     )
+
+
+def folded(entries: Iterable[Entry]) -> list[Entry]:
+    """Entries of one generation; tasks of one array to which the same happened are one, with the GPUs of all."""
+    groups: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in entries:
+        alike = (document_of(JobKey(entry.job)), entry.commit, entry.action, entry.state, entry.code, entry.cause,
+                 str(entry.attempt))  # fmt: skip
+        is_task = index_of(JobKey(entry.job)) is not None
+        groups.setdefault(alike if is_task else (entry.job, entry.commit), []).append(entry)
+    return [_together(group) for group in groups.values()]
+
+
+def _together(entries: list[Entry]) -> Entry:
+    first = entries[0]
+    if len(entries) == 1:
+        return first
+    tasks = sorted(index for entry in entries if (index := index_of(JobKey(entry.job))) is not None)
+    job = f"{document_of(JobKey(first.job))}.{print_tasks(tasks)}"
+    return replace(first, job=job, gpus=sum(entry.gpus for entry in entries), place="")
 
 
 # --- from the index ---
@@ -166,8 +220,12 @@ def answers(index: Index, question: Question) -> Iterator[Entry]:
     """The changes a question is about, newest first. Of a node or GPU: all that gave it, took it, or changed its holder."""
     chosen = list(_chosen(index, question))
     previous = _previous_of(index, chosen)
-    for event in reversed(chosen):
-        yield entry_of(index, event, previous.get(event))
+    entries = (entry_of(index, event, previous.get(event)) for event in reversed(chosen))
+    if not question.job or index_of(JobKey(question.job)) is not None:
+        yield from entries
+        return
+    for _, together in groupby(entries, key=lambda entry: entry.commit):
+        yield from folded(sorted(together, key=lambda entry: index_of(JobKey(entry.job)) or 0))
 
 
 def _chosen(index: Index, question: Question) -> Iterator[int]:
@@ -178,6 +236,8 @@ def _chosen(index: Index, question: Question) -> Iterator[int]:
     wanted = {
         name: _numbers(index, text) for name, text in (("job", question.job), ("request", question.request)) if text
     }
+    if question.job:
+        wanted["job"] |= {n for n, text in enumerate(index.texts) if is_task_of(text, question.job)}
     if question.queue:
         wanted["queue"] = {
             n for n, text in enumerate(index.texts) if text == question.queue or text.startswith(f"{question.queue}/")
@@ -200,6 +260,11 @@ def _chosen(index: Index, question: Question) -> Iterator[int]:
         if (there or holds.get(jobs[event])) and event in within:
             yield event
         holds[jobs[event]] = there
+
+
+def is_task_of(job: str, array: str) -> bool:
+    """Whether this is a task of that array."""
+    return index_of(JobKey(job)) is not None and document_of(JobKey(job)) == array
 
 
 def _numbers(index: Index, text: str) -> set[int]:
@@ -260,13 +325,18 @@ def entry_of(index: Index, event: int, before: int | None) -> Entry:
 
 def explained(git: Git, entries: list[Entry]) -> list[Entry]:
     """The same entries with `why` in words, read from their commits in one go."""
-    contents = objects_named(git, (f"{e.commit}:{JOBS}{e.job}.yaml" for e in entries))
-    return [
-        replace(
-            e, why=job_glance(content).why if content is not None else "its file is gone and its record was dropped"
-        )
-        for e, content in zip(entries, contents, strict=True)
-    ]
+    contents = objects_named(git, (f"{e.commit}:{job_path(JobKey(e.job))}" for e in entries))
+    found = []
+    for entry, content in zip(entries, contents, strict=True):
+        text = record_texts(content or b"").get(_first_task(entry.job))
+        found.append(replace(entry, why=job_glance(text[0]).why if text is not None else _DROPPED))
+    return found
+
+
+def _first_task(job: str) -> int | None:
+    """The task of `nlp/sweep.7`, the first of `nlp/sweep.7-9`; None for a job that is no task."""
+    tasks = job.partition(".")[2]
+    return int(re.split("[-,]", tasks, maxsplit=1)[0]) if tasks else None
 
 
 def holders_at(index: Index, at: Instant, *, node: str = "", gpu: int = -1, queue: str = "") -> list[Holding]:

@@ -25,14 +25,14 @@ from reconciler import __version__
 from reconciler.documents.record import JOBS, OBSERVED_JOBS, SUMMARY
 from reconciler.errors import StoreError
 from reconciler.model.lifecycle import Cause, JobState
-from reconciler.model.units import SECOND
-from reconciler.runtime.audit.glance import instant, job_glance, summary_glance
+from reconciler.model.units import SECOND, JobKey, document_of, index_of, task_key
+from reconciler.runtime.audit.glance import RecordTexts, instant, job_glance, record_texts, summary_glance
 from reconciler.runtime.audit.origins import Origin, Origins
 from reconciler.store.objects import blobs
 from reconciler.store.runner import Git
 from reconciler.store.walk import ABSENT, Link, changed_paths, first_parents, objects_named
 
-_MAGIC = f"gangops audit index 3 {__version__} {sys.byteorder}\n".encode()
+_MAGIC = f"gangops audit index 4 {__version__} {sys.byteorder}\n".encode()
 _CHUNK = 2000
 _SCENERY = tuple(
     f"desired/cluster-state/{folder}" for folder in ("fabric", "inventory", "queues", "priorities", "cluster.yaml")
@@ -122,6 +122,8 @@ def _continuation(git: Git, tip: str, index: Index) -> list[Link] | None:
 
 
 _DROPPED = job_glance(b"")
+_UNREAD: RecordTexts = {None: (b"", b"")}
+"""A job that is no array, whatever its record says: every change of its file is an event of its own."""
 
 
 _Rows = list[tuple[str, dict[str, str]]]
@@ -143,6 +145,9 @@ class _Builder:
         self._git, self._index = git, index
         self._numbers = {text: number for number, text in enumerate(index.texts)}
         self._merged: dict[str, str] = {}
+        self._tables: dict[str, RecordTexts] = {}
+        self._arrays = {document_of(JobKey(text)) for text in index.texts if index_of(JobKey(text)) is not None}
+        self._since = index.tip
         self._origins = Origins(git, by_path={path: Origin(*row) for path, row in index.origins.items()})
         if len(index.ids) > 1:
             self._origins.at = index.texts[index.commits["desired"][-1]]
@@ -177,11 +182,9 @@ class _Builder:
         events: list[tuple[int, ...]] = []
         for position, (commit, paths) in enumerate(rows, base):
             commits.append(self._commit(commit, paths, contents.get(paths.get(SUMMARY, ""), b"")))
-            events += (
-                self._event(position, path[len(JOBS) : -len(".yaml")], contents.get(oid))
-                for path, oid in paths.items()
-                if path.startswith(JOBS)
-            )
+            for path, oid in paths.items():
+                if path.startswith(JOBS):
+                    events += self._events(position, path, contents.get(oid, b""))
         self._index.ids += (commit for commit, _ in rows)
         for table, made in ((self._index.commits, commits), (self._index.events, events)):
             for column, values in zip(table.values(), zip(*made, strict=True), strict=False):
@@ -202,6 +205,31 @@ class _Builder:
             scenery,
             *told.metrics,
         )
+
+    def _events(self, position: int, path: str, content: bytes) -> Iterator[tuple[int, ...]]:
+        """What happened to the job of this file, or to each of its tasks."""
+        job = JobKey(path[len(JOBS) : -len(".yaml")])
+        now = record_texts(content)
+        is_array = any(index is not None for index in now)
+        before = self._tables.get(path)
+        if before is None:
+            before = self._recorded(path) if is_array or job in self._arrays else {}
+        if is_array:
+            self._arrays.add(job)
+        elif not now and not before:
+            before = _UNREAD  # its record was dropped
+        self._tables[path] = now if is_array else _UNREAD if now else {}
+        for index in sorted({*now, *before}, key=lambda index: -1 if index is None else index):
+            text = now.get(index)
+            if text != before.get(index):
+                key = job if index is None else task_key(job, index)
+                yield self._event(position, key, text[0] if text is not None else None)
+
+    def _recorded(self, path: str) -> RecordTexts:
+        """A file as of the last generation that was indexed before."""
+        if not self._since:
+            return {}
+        return record_texts(objects_named(self._git, (f"{self._since}:{path}",))[0] or b"")
 
     def _event(self, position: int, job: str, content: bytes | None) -> tuple[int, ...]:
         told = job_glance(content) if content is not None else _DROPPED

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reconciler.documents.layout import JOBS
+from reconciler.model.units import JobKey, document_of
 from reconciler.store.history import CommitMeta, parse_commit
 from reconciler.store.objects import raw_commits
 from reconciler.store.runner import Git
@@ -75,7 +76,7 @@ class Origins:
 
     def of(self, job: str) -> Origin:
         """Who last touched the file of a job."""
-        return self.by_path.get(f"{JOBS}{job}.yaml", NOBODY)
+        return self.by_path.get(f"{JOBS}{document_of(JobKey(job))}.yaml", NOBODY)
 
     def _start_over(self, desired: str) -> None:
         """Another branch than the one known: the file of each job as that branch tells it."""

@@ -7,7 +7,7 @@ a year of decisions be verified over lunch. What comes out equals `generation_of
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeVar
@@ -29,7 +29,7 @@ from reconciler.documents.record import (
 )
 from reconciler.errors import GangOpsError, StoreError
 from reconciler.model.observed import Observed
-from reconciler.model.units import CommitId, JobKey, NodeName
+from reconciler.model.units import CommitId, JobKey, NodeName, document_of
 from reconciler.runtime.generation import STATE_PATHS, Generation, generation_of, state_files
 from reconciler.store.history import CommitMeta, parse_commit
 from reconciler.store.objects import blobs, raw_commits
@@ -38,6 +38,7 @@ from reconciler.store.walk import ABSENT, Link, changed_paths
 
 _CHUNK = 64
 _T = TypeVar("_T")
+_V = TypeVar("_V")
 _DESIRED = "desired/"
 _SEEN = (OBSERVED_NODES, OBSERVED_JOBS, OBSERVED_PROVENANCE)
 
@@ -138,19 +139,15 @@ def _read(commit: str, files: Files, changed: Mapping[str, str], before: Generat
     gone = [path for path in changed if path not in files]
     summary = read_summary(part)
     fresh = read_allocation(part, summary)
-    jobs = {**before.allocation.jobs, **fresh.jobs}
-    stones = {**before.allocation.tombstones, **fresh.tombstones}
+    jobs = {**_without(before.allocation.jobs, changed, JOBS), **fresh.jobs}
+    stones = {**_without(before.allocation.tombstones, changed, TOMBSTONES), **fresh.tombstones}
     seen = read_observed(part)
     nodes, progress = {**before.observed.nodes, **seen.nodes}, {**before.observed.jobs, **seen.jobs}
     brought = {**before.observed.provenance, **seen.provenance}
     orders, node_files = dict(before.orders), dict(before.node_files)
     for path in gone:
         name = path.removesuffix(".yaml")
-        if path.startswith(JOBS):
-            jobs.pop(JobKey(name[len(JOBS) :]), None)
-        elif path.startswith(TOMBSTONES):
-            stones.pop(JobKey(name[len(TOMBSTONES) :]), None)
-        elif path.startswith(OBSERVED_NODES):
+        if path.startswith(OBSERVED_NODES):
             _forget(nodes, NodeName(name.rpartition("/")[2]), path, files, OBSERVED_NODES)
         elif path.startswith(OBSERVED_JOBS):
             progress.pop(JobKey(name[len(OBSERVED_JOBS) :]), None)
@@ -184,6 +181,12 @@ def _read(commit: str, files: Files, changed: Mapping[str, str], before: Generat
         node_files=node_files,
         frozen=frozen,
     )
+
+
+def _without(known: Mapping[JobKey, _V], changed: Iterable[str], prefix: str) -> dict[JobKey, _V]:
+    """All but what lies in files of this folder that changed; all tasks of an array lie in one."""
+    files = {path[len(prefix) : -len(".yaml")] for path in changed if path.startswith(prefix)}
+    return {key: value for key, value in known.items() if document_of(key) not in files}
 
 
 def _forget(known: dict[NodeName, _T], node: NodeName, path: str, files: Files, prefix: str) -> None:

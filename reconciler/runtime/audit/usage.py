@@ -22,7 +22,7 @@ from reconciler.documents.record import FROZEN
 from reconciler.errors import UsageError
 from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import JobState
-from reconciler.model.units import SECOND, Instant
+from reconciler.model.units import SECOND, Instant, JobKey, document_of
 from reconciler.runtime.audit.glance import masks
 from reconciler.runtime.audit.index import HOLDING, Index
 from reconciler.runtime.reading import DesiredReader
@@ -154,7 +154,9 @@ def labelled(git: Git, index: Index, label: str) -> Callable[[int], str]:
     """By which value of a label an event counts, read from the job's file as the event's decision knew it."""
     known: dict[tuple[int, int], str] = {}
     pairs = sorted(set(zip(index.events["job"], index.events["asked"], strict=True)))
-    names = [f"{index.texts[asked]}:{JOBS}{index.texts[job]}.yaml" for job, asked in pairs if asked]
+    names = [
+        f"{index.texts[asked]}:{JOBS}{document_of(JobKey(index.texts[job]))}.yaml" for job, asked in pairs if asked
+    ]
     contents = objects_named(git, names)
     for (job, asked), content in zip((p for p in pairs if p[1]), contents, strict=True):
         known[job, asked] = _label(content, label)
@@ -198,7 +200,9 @@ def usage(
 
 
 def _key(index: Index, by: str) -> Callable[[int], str]:
-    column = {"queue": "queue", "user": "person", "job": "job"}.get(by)
+    if by == "job":
+        return lambda event: document_of(JobKey(index.text("job", event)))  # of an array all tasks together
+    column = {"queue": "queue", "user": "person", "task": "job"}.get(by)
     if column is None:
         return lambda _event: ""
     return lambda event: index.text(column, event)
