@@ -218,7 +218,7 @@ def _holding(one: Holding, given: Entry) -> Row:
 @fetch_option
 @click.pass_obj
 def usage(repo: Path, by: str, period: str, since: str | None, until: str | None, output: str, *, fetch: bool) -> None:
-    """GPU-hours by queue, user, type, job or label, against quota; they add up to capacity times time."""
+    """GPU-hours by queue, user, type, job, task or label, against quota; they add up to capacity times time."""
     label = by.removeprefix("label:") if by.startswith("label:") else ""
     if not label and by not in GROUPS:
         raise UsageError(

@@ -20,8 +20,9 @@ from reconciler.documents.withheld import withheld_of
 from reconciler.errors import NotFound, UsageError
 from reconciler.model.allocation import JobRecord
 from reconciler.model.desired import Desired
-from reconciler.model.lifecycle import JobState
-from reconciler.model.units import JobKey, QueueName
+from reconciler.model.lifecycle import JobState, Outcome
+from reconciler.model.units import JobKey, QueueName, document_of
+from reconciler.render.arrays import array_head, by_array, counted, leading, task_table
 from reconciler.render.explain import explanation_page, node_page, queue_page, reason_code
 from reconciler.render.plan.model import Tidy
 from reconciler.render.tidying import hop_line, proposed, tidying_line
@@ -38,11 +39,11 @@ from reconciler.topology.drift import drift_of
 @fetch_option
 @click.pass_obj
 def status(repo: Path, job: str | None, output: str, *, fetch: bool) -> None:
-    """The cluster, its queues and jobs, in a page; with JOB only that one."""
+    """The cluster, its queues and jobs, in a page; with JOB only that one, of an array with its tasks."""
     _, generation, desired = newest(repo, fetch=fetch)
     jobs = generation.allocation.jobs
     if job is not None:
-        jobs = {JobKey(job): _record(generation, job)}
+        jobs = {record.job: record for record in _records(generation, job)}
     if output in {"json", "yaml"}:
         _print_tree(
             output,
@@ -54,6 +55,9 @@ def status(repo: Path, job: str | None, output: str, *, fetch: bool) -> None:
         click.echo("\n".join(jobs))
         return
     click.echo(headline(generation.summary, generation.allocation.metrics, now()))
+    if job is not None and job not in jobs:
+        click.echo("\n" + _array_page(list(jobs.values()), desired))
+        return
     if job is None:
         click.echo("\n" + queue_table(desired, jobs, width()))
     click.echo("\n" + job_table(desired, jobs, now(), width(), wide=output == "wide"))
@@ -112,9 +116,16 @@ def get(repo: Path, kind: str, output: str, *, fetch: bool) -> None:
 @fetch_option
 @click.pass_obj
 def describe(repo: Path, job: str, url: str, output: str, *, topology: bool, fetch: bool) -> None:
-    """Everything known about JOB (queue/name)."""
+    """Everything known about JOB (queue/name); of an array, its tasks (queue/name.7 is one of them)."""
     _, generation, desired = newest(repo, fetch=fetch)
-    record = _record(generation, job)
+    records = _records(generation, job)
+    if job not in {record.job for record in records}:
+        if output in {"json", "yaml"}:
+            _print_tree(output, "Array", {"array": job, "tasks": [tree_of(record) for record in records]})
+        else:
+            click.echo(_array_page(records, desired))
+        return
+    (record,) = records
     if output in {"json", "yaml"}:
         _print_tree(output, "Job", {"record": tree_of(record)})
         return
@@ -156,7 +167,8 @@ def _proposed(generation: Generation, desired: Desired) -> tuple[Tidy, ...]:
 
 
 def _explain_job(generation: Generation, desired: Desired, name: str) -> tuple[str, str, dict[str, object]]:
-    record, at = _record(generation, name), now()
+    records, at = _records(generation, name), now()
+    record = leading(records)
     told = explained(desired, generation.observed, generation.allocation, record.job, at)
     page = explanation_page(
         record, desired.jobs.get(record.job), told.blockers, generation.summary.generation, at, width(),
@@ -166,6 +178,9 @@ def _explain_job(generation: Generation, desired: Desired, name: str) -> tuple[s
         moves = [(one, hop) for one in _proposed(generation, desired) for hop in one.hops if hop.job == record.job]
         page += "".join(f"\nDefragment proposes to move it for {one.nodes}: {hop_line(hop)}" for one, hop in moves)
     content: dict[str, object] = {"record": tree_of(record), **told.content()}
+    if name != record.job:
+        content["tasks"] = _counts(records)
+        page = f"{name}: {counted(records)}. The first of them:\n\n{page}"
     return page, "Explanation", content
 
 
@@ -210,33 +225,52 @@ def logs(job: str, rank: int | None, attempt: int | None, folder: Path | None, *
 @click.option("--timeout", type=int, default=3600, help="Seconds.")
 @click.pass_obj
 def wait(repo: Path, job: str, what: str, timeout: int) -> None:
-    """Wait until JOB runs or is done. Exit 3 when it takes longer than --timeout, 1 when it failed."""
+    """Wait until JOB, or every task of an array, runs or is done. Exit 3 when that takes longer than --timeout, 1 when
+    one failed."""
     end = time.monotonic() + timeout
     clone = opened(repo, fetch=True)
     while True:
-        record = clone.generation().allocation.jobs.get(JobKey(job))
-        if record is not None and what == "running" and record.state is JobState.RUNNING:
-            break
-        if record is not None and record.state is JobState.FINISHED:
+        jobs = clone.generation().allocation.jobs
+        records = [record for key, record in jobs.items() if job in (key, document_of(key))]
+        over = [record for record in records if record.state is JobState.FINISHED]
+        begun = [record for record in records if record.state is JobState.RUNNING] if what == "running" else []
+        if records and len(over) + len(begun) == len(records):
             break
         if time.monotonic() >= end:
-            at = record.state if record else "unknown"
+            at = counted(records) if len(records) > 1 else records[0].state if records else "unknown"
             raise NotFound(f"{job} is {at} after {timeout} s", code="TimedOut", remedy=f"gangops explain job {job}")
         time.sleep(1)
         clone.refresh()
-    click.echo(f"{job} {record.outcome or record.state}")
-    if record.outcome is not None and record.outcome != "Succeeded":
+    click.echo(f"{job} {counted(records) if len(records) > 1 else records[0].outcome or records[0].state}")
+    if any(record.outcome not in (None, Outcome.SUCCEEDED) for record in records):
         raise click.exceptions.Exit(1)
 
 
-def _record(generation: Generation, job: str) -> JobRecord:
-    found = generation.allocation.jobs.get(JobKey(job))
-    if found is None:
-        keys = list(generation.allocation.jobs)
-        near = [key for key in keys if key.endswith(f"/{job}")] or difflib.get_close_matches(job, keys, n=1)
-        remedy = f"did you mean {near[0]}?" if near else "jobs are named queue/name; `gangops get jobs` lists them"
-        raise NotFound(f"generation {generation.summary.generation} has no job {job}", code="UnknownJob", remedy=remedy)
-    return found
+def _records(generation: Generation, job: str) -> list[JobRecord]:
+    """The record of a job, or those of all tasks of an array. Raises NotFound."""
+    jobs = generation.allocation.jobs
+    if (found := jobs.get(JobKey(job))) is not None:
+        return [found]
+    tasks = [record for key, record in jobs.items() if document_of(key) == job]
+    if tasks:
+        return by_array({record.job: record for record in tasks})[JobKey(job)]
+    keys = sorted({*map(document_of, jobs), *jobs})
+    near = [key for key in keys if key.endswith(f"/{job}")] or difflib.get_close_matches(job, keys, n=1)
+    remedy = f"did you mean {near[0]}?" if near else "jobs are named queue/name; `gangops get jobs` lists them"
+    raise NotFound(f"generation {generation.summary.generation} has no job {job}", code="UnknownJob", remedy=remedy)
+
+
+def _array_page(records: list[JobRecord], desired: Desired) -> str:
+    array = document_of(records[0].job)
+    return f"{array_head(array, records, desired)}\n\n{task_table(records, desired, now(), width())}"
+
+
+def _counts(records: list[JobRecord]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for record in records:
+        word = str(record.outcome or record.state)
+        counts[word] = counts.get(word, 0) + 1
+    return dict(sorted(counts.items()))
 
 
 def _live(url: str, job: str) -> list[str]:

@@ -13,21 +13,10 @@ from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import NodeCondition, NodeObservation, Observed
 from reconciler.model.reasons import sentence
 from reconciler.model.units import Instant, JobKey, NodeName, QueueName
+from reconciler.render.arrays import STATES, by_array, counted, leading
 from reconciler.render.names import gpu_hours, one_line, places, share, span, when
 from reconciler.render.story import use
 from reconciler.render.table import table
-
-_STATES = [
-    JobState.RUNNING,
-    JobState.STARTING,
-    JobState.STOPPING,
-    JobState.LOST,
-    JobState.REPAIRING,
-    JobState.PROMISED,
-    JobState.PENDING,
-    JobState.HELD,
-    JobState.FINISHED,
-]
 
 
 def headline(summary: Summary, metrics: Metrics, now: Instant) -> str:
@@ -81,13 +70,42 @@ def _tree_order(desired: Desired) -> list[tuple[QueueName, int]]:
 def job_table(
     desired: Desired, jobs: Mapping[JobKey, JobRecord], now: Instant, width: int | None, *, wide: bool
 ) -> str:
-    """A line a job, running ones first, with its reason at the end."""
-    ordered = sorted(jobs.values(), key=lambda r: (_STATES.index(r.state), r.job))
-    rows = [_job_row(record, desired.jobs.get(record.job), desired, now, wide=wide) for record in ordered]
+    """A line a job, running ones first, with its reason at the end; an array is a line as well."""
+    ordered = sorted(by_array(jobs).items(), key=lambda one: (STATES.index(_first_of(one[1]).state), one[0]))
+    rows = []
+    for key, records in ordered:
+        if len(records) == 1:
+            rows.append(_job_row(records[0], desired.jobs.get(records[0].job), desired, now, wide=wide))
+        else:
+            rows.append(_array_row(key, records, desired, now, wide=wide))
     header = ["JOB", "STATE", "GPUS", "CLASS", "WHERE", "SINCE", "WHY"]
     if wide:
         header[6:6] = ["ATTEMPT", "LEFT", "T_COMM"]
     return table(header, rows, width=width, right="GPUS SINCE ATTEMPT LEFT T_COMM")
+
+
+def _first_of(records: Sequence[JobRecord]) -> JobRecord:
+    return min(records, key=lambda r: STATES.index(r.state))
+
+
+def _array_row(
+    key: JobKey, records: Sequence[JobRecord], desired: Desired, now: Instant, *, wide: bool
+) -> list[str]:  # fmt: skip
+    """All tasks of an array: the GPUs they hold, when something happened last, and why the first of them waits."""
+    job, first = desired.arrays.get(key), leading(records)
+    why = f": {one_line(sentence(first.reason))}" if first.state in (JobState.PENDING, JobState.HELD) else ""
+    row = [
+        key,
+        f"{len(records)} tasks",
+        str(sum(record.gpus_held for record in records) or "-"),
+        str(job.priority_class) if job else "-",
+        "-",
+        span(now - max(record.since for record in records)),
+        f"{counted(records)}{why}",
+    ]
+    if wide:
+        row[6:6] = ["-", "-", "-"]
+    return row
 
 
 def _job_row(record: JobRecord, job: Job | None, desired: Desired, now: Instant, *, wide: bool) -> list[str]:

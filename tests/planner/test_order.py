@@ -56,7 +56,7 @@ def line(
     ]
     starved = starved_before(rules, NOW)
 
-    def key_of(record: JobRecord, asked: Job) -> tuple[int, int, int, int, int, str]:
+    def key_of(record: JobRecord, asked: Job) -> tuple[int, int, int, int, int, str, int]:
         return line_key(record, asked, VALUES[str(asked.priority_class)], starved)
 
     made = FairLine(

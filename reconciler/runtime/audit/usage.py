@@ -31,7 +31,7 @@ from reconciler.store.runner import Git
 from reconciler.store.trees import read_tree
 from reconciler.store.walk import objects_named
 
-GROUPS = ("queue", "user", "type", "job", "total")
+GROUPS = ("queue", "user", "type", "job", "task", "total")
 PERIODS = ("all", "day", "week", "month")
 _COLUMN_OF = {
     JobState.STARTING: "starting", JobState.RUNNING: "running", JobState.LOST: "stalled",
