@@ -98,6 +98,8 @@ class Sweep:
                 self.started.append(record.job)
                 self._arrays.placed(job)
                 candidates.renew([record.queue, *(self._draft.records[key].queue for key in placed.victims)])
+            elif (why := self._arrays.out_of_turn(job)) is not None:
+                explain.settle_waiting(self._draft, self._book(record, job, alike), why)
             elif record.job in self._untried and was_passed_over(record):
                 why = reason(ReasonCode.SEARCH_LIMIT, steps=self.standing.effort.spent)
                 explain.settle_waiting(self._draft, self._book(record, job, alike), why)
@@ -307,7 +309,7 @@ class Sweep:
     def _disturbed(self, job: Job, gangs: tuple[JobKey, ...]) -> None:
         """These were told to stop for it: what they free beyond the need belongs to nobody, and everything is to be
         tried anew."""
-        self._arrays.leads(job)
+        self._arrays.disturbed(job)
         self._preemptors += 1
         self.standing.forget(gangs)
         self._movable.forget(gangs)

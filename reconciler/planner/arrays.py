@@ -19,11 +19,12 @@ from reconciler.model.units import JobKey, document_of
 class Arrays:
     """The arrays of one pass: how many tasks of each are at work, and which had their one task that goes further."""
 
-    __slots__ = ("_at_work", "_led")
+    __slots__ = ("_at_work", "_disturbed", "_led")
 
     def __init__(self, records: Iterable[JobRecord]) -> None:
         self._at_work: dict[JobKey, int] = {}
         self._led: set[JobKey] = set()
+        self._disturbed: dict[JobKey, JobKey] = {}  # by array, the task for which others were told to leave
         for record in records:
             if is_at_work(record) and (array := document_of(record.job)) != record.job:
                 self._at_work[array] = self._at_work.get(array, 0) + 1
@@ -46,6 +47,17 @@ class Arrays:
         """This task is the one of its array that goes further than taking what is free."""
         if job.task is not None:
             self._led.add(job.task.array)
+
+    def disturbed(self, job: Job) -> None:
+        """Others were told to leave for this task: that was the turn of its array."""
+        if job.task is not None:
+            self._led.add(job.task.array)
+            self._disturbed[job.task.array] = job.key
+
+    def out_of_turn(self, job: Job) -> Reason | None:
+        """BlockedByEarlier, for a task that might do as the one before it did, and has to wait for the next pass."""
+        owner = self._disturbed.get(job.task.array) if job.task is not None else None
+        return reason(ReasonCode.BLOCKED_BY_EARLIER, owner=owner) if owner is not None else None
 
     def placed(self, job: Job) -> None:
         """One more is at work."""

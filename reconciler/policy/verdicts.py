@@ -134,7 +134,7 @@ class Verdicts:
         return found
 
     def _found_before(
-        self, key: JobKey, item: Item, job: Job, provenance: Provenance | None
+        self, key: JobKey, item: Item, job: Job | None, provenance: Provenance | None
     ) -> tuple[Finding, ...] | None:  # fmt: skip
         """What another process found in exactly this, if it did."""
         then = self._recalled.get(key)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from reconciler.documents.tasklist import print_tasks
 from reconciler.model.allocation import Allocation, JobRecord, Metrics
 from reconciler.model.decision import Action, Change, Decision
 from reconciler.model.inventory import Inventory
 from reconciler.model.lifecycle import JobState
 from reconciler.model.reasons import sentence
+from reconciler.model.units import JobKey, document_of, index_of, task_key
 from reconciler.render.names import one_line, places
 
 _MOST_LINES = 40
@@ -45,25 +47,48 @@ def subject(decision: Decision, trigger: str) -> str:
     jobs: dict[Action, list[str]] = {}
     for change in ordered(decision.changes):
         jobs.setdefault(change.action, []).append(change.job)
-    told = "; ".join(_TOLD[a][len(found) > 1].format(job=found[0], count=len(found)) for a, found in jobs.items())
+    told = "; ".join(_said(action, found) for action, found in jobs.items())
     if len(told) > _MOST_SUBJECT:
         told = f"{told[: _MOST_SUBJECT - 1]}…"
     begins_with_job = "/" in told.partition(" ")[0]
     return told if begins_with_job else told[0].upper() + told[1:]
 
 
+def _said(action: Action, jobs: list[str]) -> str:
+    """What happened to one job, to several, or to several tasks of one array."""
+    told = _TOLD[action][len(jobs) > 1]
+    arrays = {document_of(JobKey(job)) if index_of(JobKey(job)) is not None else "" for job in jobs}
+    if len(jobs) > 1 and len(arrays) == 1 and (array := arrays.pop()):
+        told = told.replace("jobs", f"tasks of {array}")
+    return told.format(job=jobs[0], count=len(jobs))
+
+
 def body(decision: Decision, before: Allocation, inventory: Inventory) -> str:
-    """A line a job: action, job, GPUs and place, and why. Long lists say how many lines were left out."""
-    told = ordered(decision.changes)
-    width = max((len(change.job) for change in told[:_MOST_LINES]), default=0)
+    """A line a job: action, job, GPUs and place, and why; of tasks that share a line those of the first. Long lists say how many lines were left out."""
+    told = _by_line(decision.changes)
+    width = max((len(name) for _, name, _ in told[:_MOST_LINES]), default=0)
     lines = []
-    for change in told[:_MOST_LINES]:
-        record = decision.allocation.jobs.get(change.job) or before.jobs.get(change.job)
+    for action, name, first in told[:_MOST_LINES]:
+        record = decision.allocation.jobs.get(first) or before.jobs.get(first)
         what = _told(record, inventory) if record else ""
-        lines.append(f"{change.action:<8} {change.job:<{width}}  {what}".rstrip())
+        each = "each " if name != first else ""
+        lines.append(f"{action:<8} {name:<{width}}  {each}{what}".rstrip())
     if len(told) > _MOST_LINES:
         lines.append(f"and {len(told) - _MOST_LINES} more")
     return "\n".join([*lines, "", use(decision.allocation.metrics)])
+
+
+def _by_line(changes: Iterable[Change]) -> list[tuple[Action, str, JobKey]]:
+    """(action, name, the first job meant) of each line: tasks of one array to which the same happens share one."""
+    found: dict[tuple[Action, str], list[JobKey]] = {}
+    for change in ordered(changes):
+        found.setdefault((change.action, document_of(change.job)), []).append(change.job)
+    lines = []
+    for (action, document), jobs in found.items():
+        tasks = [index for job in jobs if (index := index_of(job)) is not None]
+        first = jobs[0] if not tasks else task_key(JobKey(document), min(tasks))
+        lines.append((action, f"{document}.{print_tasks(tasks)}" if tasks else str(first), first))
+    return lines
 
 
 def ordered(changes: Iterable[Change]) -> list[Change]:

@@ -223,8 +223,8 @@ def _holding(desired: Desired | None, withheld: tuple[Withheld, ...], older: Map
     kept = {key for path in older if (key := key_of(path)) in there}
     return replace(
         desired,
-        frozen=desired.frozen | {key for key in kept if key is not None},
-        policy={key: hold for key, hold in held.items() if key is not None},
+        frozen=desired.frozen | kept,
+        policy=held,
         blocked=desired.blocked or blocks(withheld),
     )
 

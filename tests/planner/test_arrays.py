@@ -140,6 +140,8 @@ def test_only_the_first_waiting_task_evicts_one_a_round_and_others_are_not_barre
     evicted = [r for r in cluster.allocation.jobs.values() if r.cause is Cause.PREEMPTED]
     assert [(r.preemptor, r.state) for r in evicted] == [(task_key(SWEEP, 0), JobState.STOPPING)]
     assert states(cluster) == {"Promised": 1, "Pending": 19}
+    waits = [r.reason for r in cluster.allocation.jobs.values() if r.state is JobState.PENDING]
+    assert {(r.code, r.number("owner")) for r in waits} == {(ReasonCode.BLOCKED_BY_EARLIER, "nlp/sweep.0")}
     cluster.step(1)
     assert states(cluster)["Promised"] + states(cluster)["Starting"] == 2
 
@@ -373,7 +375,7 @@ def test_the_judge_refuses_two_tasks_of_one_array_that_disturb_others_in_one_rou
     cluster = Cluster(world(jobs=lows))
     cluster.settle()
     desired = sweeping(3, job(SWEEP, 8, "normal"), *lows)
-    monkeypatch.setattr(Arrays, "leads", lambda *_: None)
+    monkeypatch.setattr(Arrays, "follows", lambda *_: False)
     wrong = decide(desired, cluster.observe(), cluster.allocation, cluster.now).allocation
     found = violations(desired, cluster.observe(), cluster.allocation, wrong)
     assert {one.code for one in found} == {Breach.TASK_OUT_OF_TURN}

@@ -246,6 +246,7 @@ PULLS: dict[str, Callable[[], Files]] = {
     "ten-thousand-jobs": lambda: {
         path(f"nlp/task-{n:05}"): text(f"nlp/task-{n:05}", 8, limit="30m") for n in range(10_000)
     },
+    "sweep": lambda: _new("nlp/sweep", 1, "array: {count: 200, maxParallel: 100}", limit="30m"),
     "replaced": lambda: _run("vision/clip-ft", "{command: [torchrun, train2.py], env: {WANDB_PROJECT: clip}}"),
     "cancelled": lambda: {path("vision/segment"): None},
     "suspended": lambda: _edited("vision/clip-ft", "suspend: true"),

@@ -29,6 +29,7 @@ HEADLINES = {
     "priority-raised": "1 preempted, 1 placed after victims",
     "mass-removal": "stops 7 of 7 running jobs",
     "nothing-changes": "no job changes",
+    "sweep": "1 preempted, 8 placed, 16 placed after victims, 176 waiting",
     "replaced": "1 replaced, 2 placed after victims",
     "cancelled": "1 stopped, 1 placed after victims",
     "never-fits": "1 held",

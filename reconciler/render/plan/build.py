@@ -18,8 +18,9 @@ from reconciler.model.job import Job
 from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import Observed
 from reconciler.model.reasons import sentence
-from reconciler.model.units import MINUTE, Instant, JobKey, NodeName
+from reconciler.model.units import MINUTE, Instant, JobKey, NodeName, document_of, index_of
 from reconciler.render.names import one_line, places
+from reconciler.render.plan.arrays import folded, folded_slips
 from reconciler.render.plan.cluster import (
     Nodes,
     drift_lines,
@@ -78,8 +79,9 @@ def plan_of(basis: Basis, base: Side, head: Side, observed: Observed, told: Told
     nodes = Nodes(head.desired.inventory, observed, head.allocation)
     same = base.desired.inventory is head.desired.inventory
     before = nodes if same else Nodes(base.desired.inventory, observed, base.allocation)
-    rows = tuple(_rows(base, head, observed, told, nodes, before))
-    shown = {JobKey(row.job) for row in rows}
+    single = tuple(_rows(base, head, observed, told, nodes, before))
+    shown = {JobKey(row.job) for row in single}
+    rows = folded(single, base.desired, head.desired)
     return Plan(
         basis=basis,
         decided=True,
@@ -94,10 +96,10 @@ def plan_of(basis: Basis, base: Side, head: Side, observed: Observed, told: Told
             quota_lines((base.desired, base.allocation), (head.desired, head.allocation), (before, nodes))
         ),
         racks=tuple(rack_lines(base.allocation, head.allocation, nodes)),
-        slips=tuple(_slips(base, head)),
+        slips=folded_slips(_slips(base, head), _later),
         drift=(
             *drift_lines(nodes, None if same else before),
-            *hardware_lines(head.desired.inventory, base.desired.inventory, observed, _placed(rows, head.allocation)),
+            *hardware_lines(head.desired.inventory, base.desired.inventory, observed, _placed(single, head.allocation)),
         ),
         removals=told.removals,
         files=told.files,
@@ -162,7 +164,8 @@ def _rows(base: Side, head: Side, observed: Observed, told: Told, nodes: Nodes, 
         row = _Row(key, step, base, head)
         placement = row.target
         ranks: tuple[RankLine, ...] = ()
-        if step in _GETS_A_PLACE and placement is not None and len(placement.masks) <= left:
+        is_told = step in _GETS_A_PLACE and index_of(key) is None  # tasks are one row, which has no room for ranks
+        if is_told and placement is not None and len(placement.masks) <= left:
             ranks = tuple(_rank_lines(placement))
             left -= len(ranks)
         yield row.told(observed, told, files, (nodes, before), ranks)
@@ -183,7 +186,7 @@ class _Row:
     ) -> Row:  # fmt: skip
         """The row a reader sees."""
         after, before, target = self.after, self.before, self.target
-        source, line = told.sources.get(self.key, ("", 0))
+        source, line = told.sources.get(document_of(self.key), ("", 0))
         one, other = self._base.desired.jobs.get(self.key), self._head.desired.jobs.get(self.key)
         seen = observed.jobs.get(self.key)
         evicted = self.step in _PAYS and after is not None

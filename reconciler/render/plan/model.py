@@ -112,12 +112,25 @@ class RankLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tasks:
+    """Tasks of an array to which the same happens, by number in the short form: `0-127`, and the GPUs of each."""
+
+    step: Step
+    tasks: str
+    count: int
+    gpus: int
+    reason: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """What becomes of one job. `was` is its place without the change, `own`: its file is part of the change.
 
     `lost_gpu_seconds` is work that is thrown away, `checkpoint` the last one before that. `starts` and `would_start`
     are forecasts with and without the change; `likely` is the first of them if all run no longer than nine in ten of
-    their queue did. `victims` are those it waits for, or has evicted.
+    their queue did. `victims` are those it waits for, or has evicted. An array is one row: `tasks` has what becomes of
+    them, `gpus` and `lost_gpu_seconds` are those of all, `step` is the one told first.
     """
 
     step: Step
@@ -146,6 +159,12 @@ class Row:
     line: int = 0
     edits: tuple[Edit, ...] = ()
     ranks: tuple[RankLine, ...] = ()
+    tasks: tuple[Tasks, ...] = ()
+
+    @property
+    def jobs(self) -> int:
+        """How many gangs it speaks of."""
+        return sum(group.count for group in self.tasks) or 1
 
     @property
     def is_victim(self) -> bool:
@@ -356,7 +375,16 @@ class Plan:
 
     @property
     def counts(self) -> dict[Step, int]:
-        """Jobs by step, in the order of telling."""
+        """Jobs by step, in the order of telling; each task of an array is one."""
+        found: dict[Step, int] = {}
+        for row in self.rows:
+            for step, count in [(group.step, group.count) for group in row.tasks] or [(row.step, 1)]:
+                found[step] = found.get(step, 0) + count
+        return {step: found[step] for step in Step if step in found}
+
+    @property
+    def lines(self) -> dict[Step, int]:
+        """Rows by step: a row for a job, or for all tasks of an array."""
         found: dict[Step, int] = {}
         for row in self.rows:
             found[row.step] = found.get(row.step, 0) + 1

@@ -92,8 +92,8 @@ def _jobs(plan: Plan, width: int) -> Iterator[str]:
     for row in plan.rows:
         told[row.step] = told.get(row.step, 0) + 1
         if told[row.step] > (_VICTIMS if row.is_victim else _ROWS):
-            if told[row.step] == plan.counts[row.step]:
-                left_out = plan.counts[row.step] - (_VICTIMS if row.is_victim else _ROWS)
+            if told[row.step] == plan.lines[row.step]:
+                left_out = plan.lines[row.step] - (_VICTIMS if row.is_victim else _ROWS)
                 yield f"{_INDENT}... and {left_out:,} more {COUNTED[row.step][1]}: plan -o json has them"
             continue
         yield from _job(row, plan, (step, name, gpus, kind), width)
