@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Final
 
-from reconciler.model.allocation import Allocation
+from reconciler.model.allocation import Allocation, JobRecord
 from reconciler.model.desired import Desired
 from reconciler.model.inventory import Inventory
 from reconciler.model.job import Dimension, Job
@@ -30,7 +30,10 @@ from reconciler.model.units import (
     LevelName,
     Nanoseconds,
     QueueName,
+    index_of,
+    task_key,
 )
+from reconciler.planner.arrays import is_at_work
 from reconciler.planner.decide import decide
 from reconciler.planner.draft import limit_of
 
@@ -109,8 +112,14 @@ class _Bench:
         )
 
     def with_job(self, job: Job, *changes: Change) -> _Offer:
-        """The world in which the job's file reads like this."""
+        """The world in which the job's file reads like this: of a task, that of all tasks of its array."""
         jobs = {**self.desired.jobs, job.key: job}
+        before, task = self.desired.jobs.get(job.key), job.task
+        if before is not None and task is not None:
+            for index in range(task.size):
+                other = self.desired.jobs.get(task_key(task.array, index))
+                if other is not None and other.task is not None and index != task.index:
+                    jobs[other.key] = _likewise(other, job, changed=job.digest != before.digest)
         return _Offer(changes, replace(self.desired, jobs={key: jobs[key] for key in sorted(jobs)}))
 
 
@@ -125,7 +134,7 @@ def counterfactuals(
     if job is None or record is None or record.state not in (JobState.PENDING, JobState.HELD):
         return ()
     bench = _Bench(desired, observed, allocated, key, Instant(max(now, allocated.decided_at)))
-    found = [_released(bench, job), _shorter(bench, job), _wider(bench, job), _other_type(bench, job),
+    found = [_more_at_once(bench, job), _released(bench, job), _shorter(bench, job), _wider(bench, job), _other_type(bench, job),
              _higher(bench, job), _more_quota(bench, job), _fewer(bench, job)]  # fmt: skip
     return tuple(one for one in found if one is not None)
 
@@ -141,6 +150,39 @@ def _released(bench: _Bench, job: Job) -> Counterfactual | None:
     if job.after:
         return bench.tried(bench.with_job(replace(job, after=()), Change(path=("spec", "after"), value=None)))
     return None
+
+
+def _more_at_once(bench: _Bench, job: Job) -> Counterfactual | None:
+    """More tasks of its array at once: so many that those before it, and it, have their turn."""
+    task = job.task
+    if task is None or task.max_parallel is None:
+        return None
+    records = (bench.allocated.jobs.get(task_key(task.array, index)) for index in range(task.size))
+    before = [r for r in records if r is not None and r.job != job.key and _goes_before(r, task.index)]
+    if len(before) < task.max_parallel:
+        return None
+    most = len(before) + 1
+    change = Change(path=("spec", "array", "maxParallel"), value=most)
+    return bench.tried(bench.with_job(replace(job, task=replace(task, max_parallel=most)), change))
+
+
+def _goes_before(record: JobRecord, index: int) -> bool:
+    """It has GPUs or is promised some, or waits with a smaller number."""
+    own = index_of(record.job)
+    return is_at_work(record) or (record.state is JobState.PENDING and own is not None and own < index)
+
+
+def _likewise(other: Job, changed_job: Job, *, changed: bool) -> Job:
+    """Another task of the array, changed as this one was."""
+    own, task = other.task, changed_job.task
+    return replace(
+        changed_job,
+        name=other.name,
+        digest=_another(other) if changed else other.digest,
+        rerun=other.rerun,
+        checkpoint=other.checkpoint,
+        task=replace(own, max_parallel=task.max_parallel) if own is not None and task is not None else own,
+    )
 
 
 def _shorter(bench: _Bench, job: Job) -> Counterfactual | None:

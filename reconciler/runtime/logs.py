@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from reconciler.documents.tasklist import print_tasks
 from reconciler.errors import NotFound
 
 _LOOK_AGAIN_SECONDS = 0.2
@@ -25,12 +26,20 @@ def log_files(folder: Path, job: str, attempt: int | None, rank: int | None) -> 
     if not chosen:
         whose = job if rank is None else f"rank {rank} of {job}"
         which = f" of attempt {wanted}" if wanted else ""
+        tasks = _tasks_with_logs(base)
+        there = f"tasks with logs: {tasks}; name one as {job}.N" if tasks else ""
         raise NotFound(
             f"{whose} has no logs{which} in {folder}",
             code="LogsMissing",
-            remedy=f"attempts with logs: {', '.join(map(str, attempts)) or 'none'}",
+            remedy=there or f"attempts with logs: {', '.join(map(str, attempts)) or 'none'}",
         )
     return tuple(chosen)
+
+
+def _tasks_with_logs(array: Path) -> str:
+    """The numbers of the tasks of an array that printed something; "" for a job that is none."""
+    ends = (path.name.removeprefix(f"{array.name}.") for path in array.parent.glob(f"{array.name}.*"))
+    return print_tasks(int(end) for end in ends if end.isdecimal())
 
 
 def read_logs(files: Sequence[Path]) -> Iterator[str]:

@@ -302,6 +302,29 @@ def test_export_notes_what_slurm_cannot_say() -> None:
     assert exported.text.endswith("rank a 'b c'\n")
 
 
+@pytest.mark.parametrize(
+    ("array", "told"),
+    [
+        ("{count: 16, maxParallel: 4}", "0-15%4"),
+        ('{count: 16, maxParallel: 4, cancelled: "3,7-9"}', "0-2,4-6,10-15%4"),
+        ('{values: [{task_id: "3"}, {task_id: "5"}, {task_id: "6"}], cancelled: 1, rerun: ["0"]}', "3,6"),
+        ('{matrix: {lr: [1, 2, 3]}, cancelled: "0"}', "1-2"),
+    ],
+)
+def test_only_tasks_that_are_wanted_are_exported(array: str, told: str) -> None:
+    text = f"""apiVersion: gangops/v1
+kind: Job
+metadata: {{name: x}}
+spec:
+  queue: q
+  gpus: 1
+  array: {array}
+  run: {{command: [a]}}
+"""
+    exported = script_of(read_job(text.encode(), "x.yaml"), Mapped())
+    assert f"#SBATCH --array={told}\n" in exported.text
+
+
 @pytest.mark.parametrize("text", ["a: b\n", "", "apiVersion: gangops/v1\nkind: Queue\nmetadata: {name: x}\nspec: {}\n"])
 def test_only_a_valid_job_is_exported(text: str) -> None:
     with pytest.raises(InvalidInput):

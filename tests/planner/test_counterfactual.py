@@ -14,7 +14,7 @@ from reconciler.model.allocation import Allocation
 from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import Observed
-from reconciler.model.units import DAY, HOUR, SECOND, CommitId, Instant, JobKey, Nanoseconds
+from reconciler.model.units import DAY, HOUR, SECOND, CommitId, Instant, JobKey, Nanoseconds, document_of, task_key
 from reconciler.planner.counterfactual import TRIALS, Change, Counterfactual, counterfactuals
 from reconciler.planner.decide import decide
 from tests.documents.trees import CONFIG, HELLO, QUEUES, job, sources, starter
@@ -36,6 +36,7 @@ class Case:
     ceiling: str = ""
     windows: str = ""
     waits_since: int = 60
+    key: JobKey = X
 
     def tree(self) -> dict[str, str]:
         found = starter()
@@ -68,7 +69,7 @@ def state(case: Case) -> tuple[Desired, Observed, Allocation]:
     desired, runs = loaded(case.tree()), case.runs or {}
     records = [running(desired, key, gpus) for key, gpus in runs.items()]
     waiting = [key for key in desired.jobs if key not in runs]
-    ages = {key: case.waits_since if key != X else 30 for key in waiting}
+    ages = {key: case.waits_since if document_of(key) != X else 30 for key in waiting}
     records += [pending(desired, key, Instant(START - ages[key] * SECOND)) for key in waiting]
     seen = ready(desired, *(r for r in records if r.placement))
     known = allocation(desired, *records)
@@ -134,6 +135,12 @@ CASES = {
         x=job(), code="BlockedByEarlier", config="{backfill: {mode: none}, jobsMayPass: never}", waits_since=3600,
         others={"a": job(name="a"), "big": job(name="big", gpus=32)}, runs={"research/a": {"gpu-03": 8}},
     ),
+    "as many tasks at once as may be": Case(
+        x=job("array: {count: 6, maxParallel: 2}"), code="MaxParallel", key=JobKey("research/x.3"),
+    ),
+    "a task of an array beside others": Case(
+        x=job("array: {count: 3}"), code="Capacity", others=ABC, runs=FULL, key=JobKey("research/x.1"),
+    ),
 }  # fmt: skip
 
 
@@ -141,16 +148,16 @@ CASES = {
 def test_every_offer_written_into_the_file_starts_the_job(name: str) -> None:
     case = CASES[name]
     desired, seen, known = state(case)
-    assert known.jobs[X].reason.code == case.code, known.jobs[X].reason
+    assert known.jobs[case.key].reason.code == case.code, known.jobs[case.key].reason
     now = Instant(START + SECOND)
-    offers = counterfactuals(desired, seen, known, X, now)
+    offers = counterfactuals(desired, seen, known, case.key, now)
     assert offers, "nothing is offered"
     for offer in offers:
         after = decide(loaded(applied(case.tree(), offer)), seen, known, now).allocation.jobs
-        assert after[X].state in (JobState.STARTING, JobState.PROMISED), (offer, after[X].reason)
-        stopped = {key for key, r in after.items() if r.state is JobState.STOPPING and r.preemptor == X}
+        assert after[case.key].state in (JobState.STARTING, JobState.PROMISED), (offer, after[case.key].reason)
+        stopped = {key for key, r in after.items() if r.state is JobState.STOPPING and r.preemptor == case.key}
         assert stopped == set(offer.disturbs)
-        assert (offer.when == now) == (after[X].state is JobState.STARTING)
+        assert (offer.when == now) == (after[case.key].state is JobState.STARTING)
 
 
 def test_what_is_offered_is_the_smallest_change_of_its_kind() -> None:
@@ -168,6 +175,17 @@ def test_the_price_is_what_the_victims_lose() -> None:
     urgent = next(o for o in counterfactuals(desired, seen, known, X, later) if o.disturbs)
     assert urgent.lost == 8 * 1800
     assert urgent.when == later + desired.scheduling.kill_after
+
+
+def test_more_tasks_at_once_are_as_many_as_those_before_it_need() -> None:
+    case = CASES["as many tasks at once as may be"]
+    desired, seen, known = state(case)
+    assert [str(r.state) for r in known.jobs.values()] == ["Starting", "Starting", *["Pending"] * 4]
+    values = {}
+    for index in (2, 3):
+        first = counterfactuals(desired, seen, known, task_key(X, index), START)[0]
+        values[index] = [(change.path, change.value) for change in first.changes]
+    assert values == {2: [(("spec", "array", "maxParallel"), 3)], 3: [(("spec", "array", "maxParallel"), 4)]}
 
 
 def test_a_running_job_needs_nothing() -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from reconciler.documents.loader import Document
 from reconciler.documents.quantities import parse_bytes, parse_duration
+from reconciler.documents.tasklist import parse_tasks, print_tasks
 from reconciler.imports.export import MOST_TASKS, Exported, JobText, Shape, inverse, shape_of, tasks_of
 from reconciler.imports.mapping import Mapped
 from reconciler.imports.notes import Notes
@@ -151,14 +152,15 @@ def _ids(job: JobText, array: dict[str, Any]) -> str:
     most = f"%{array['maxParallel']}" if "maxParallel" in array else ""
     if array.get("onTaskFailure") == "stop":
         job.note("NotCarriedOver", "A failed task stops no other.", "array", "onTaskFailure")
-    if "count" in array:
-        return f"0-{array['count'] - 1}{most}"
-    tasks = tasks_of(array)
-    if _are_ids(tasks):
-        return ",".join(task["task_id"] for task in tasks) + most
-    if len(tasks) > MOST_TASKS:
+    tasks = [] if "count" in array else tasks_of(array)
+    are_ids, count = bool(tasks) and _are_ids(tasks), len(tasks) or array["count"]
+    if len(tasks) > MOST_TASKS and not are_ids:
         job.notes.refuse("NotExported", f"{len(tasks)} tasks with parameters; at most {MOST_TASKS} are written out.")
-    return f"0-{len(tasks) - 1}{most}"
+    cancelled = frozenset(parse_tasks(str(array["cancelled"]))) if "cancelled" in array else frozenset()
+    wanted = [number for number in range(count) if number not in cancelled]
+    if not wanted:
+        job.notes.refuse("NotExported", "All its tasks are cancelled.")
+    return (",".join(tasks[number]["task_id"] for number in wanted) if are_ids else print_tasks(wanted)) + most
 
 
 def _are_ids(tasks: list[dict[str, str]]) -> bool:
