@@ -11,7 +11,7 @@ from reconciler.documents.tasklist import print_tasks
 from reconciler.model.allocation import JobRecord
 from reconciler.model.desired import Desired
 from reconciler.model.job import Job
-from reconciler.model.lifecycle import JobState
+from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.reasons import sentence
 from reconciler.model.units import Instant, JobKey, document_of, index_of
 from reconciler.render.names import one_line, places, span
@@ -22,6 +22,7 @@ STATES = (
     JobState.PENDING, JobState.HELD, JobState.FINISHED,
 )  # fmt: skip
 """In the order people want to see them."""
+_OUTCOMES = (None, *Outcome)
 
 
 def by_array(jobs: Mapping[JobKey, JobRecord]) -> dict[JobKey, list[JobRecord]]:
@@ -42,7 +43,7 @@ def _number(record: JobRecord) -> int:
 def counted(records: Iterable[JobRecord]) -> str:
     """`32 Running, 168 Pending`: what has become of them, in the order of states."""
     counts: dict[str, int] = {}
-    for record in sorted(records, key=lambda r: (STATES.index(r.state), r.outcome or "")):
+    for record in sorted(records, key=lambda r: (STATES.index(r.state), _OUTCOMES.index(r.outcome))):
         word = str(record.outcome or record.state)
         counts[word] = counts.get(word, 0) + 1
     return ", ".join(f"{number} {word}" for word, number in counts.items())

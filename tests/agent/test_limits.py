@@ -306,3 +306,23 @@ def test_simulate_may_stand_in_the_first_section(agents: Agents) -> None:
     simulation = read_conf(agents.conf).simulation
     assert simulation
     assert simulation.gpus == 4
+
+
+def test_a_task_sees_its_number_and_parameters_above_what_the_job_sets_itself(order: AttemptOrder) -> None:
+    mine = {"GANGOPS_TASK_INDEX": "1", "GANGOPS_PARAM_LR": "2", "GANGOPS_PARAM_FREE": "3"}
+    told = replace(running(order, env=mine), taskIndex=0, parameters={"lr": "it's 0.1", "Batch_Size": "8"})
+    env = environment_of(told, order.ranks[0], ME)
+    found = {name: value for name, value in env.items() if name.startswith(("GANGOPS_TASK", "GANGOPS_PARAM"))}
+    assert found == {
+        "GANGOPS_TASK_INDEX": "0", "GANGOPS_PARAM_LR": "it's 0.1", "GANGOPS_PARAM_BATCH_SIZE": "8", "GANGOPS_PARAM_FREE": "3",
+    }  # fmt: skip
+    assert not any(name.startswith("GANGOPS_TASK") for name in environment_of(running(order), order.ranks[0], ME))
+
+
+@pytest.mark.parametrize(
+    ("job", "allowed"),
+    [("nlp/sweep.7", True), ("nlp/sweep.9999", True), ("nlp/..", False), ("nlp/.7", False), ("nlp/a/../b", False)],
+)
+def test_a_task_s_name_is_one_part_of_a_path(job: str, allowed: bool, conf: Conf, order: AttemptOrder) -> None:
+    found = refusal(replace(running(order), job=job), conf)
+    assert found.startswith("BadOrder: the job's name") is not allowed

@@ -13,7 +13,7 @@ from reconciler.documents.orders import orders_bytes, orders_files, orders_of, r
 from reconciler.errors import StoreError
 from reconciler.model.allocation import Allocation, JobRecord, Placement, Promise, RankPlace
 from reconciler.model.desired import Desired
-from reconciler.model.job import Launch, Run
+from reconciler.model.job import Launch, Run, Task
 from reconciler.model.lifecycle import Cause, JobState, Phase
 from reconciler.model.observed import GpuReport, NicReport, NodeCondition, NodeObservation, Observed
 from reconciler.model.reasons import ReasonCode, reason
@@ -339,3 +339,16 @@ def test_a_moved_gang_is_ordered_on_its_new_node_only_once_it_starts_there() -> 
     assert [order.leaderAddress for order in begun[NodeName("gpu-003")].attempts] == [
         SEEN.nodes[NodeName("gpu-003")].address
     ]
+
+
+def test_a_task_of_an_array_is_told_its_number_and_parameters_and_no_other_job_is() -> None:
+    task = Task(array=JobKey("nlp/sweep"), index=7, size=12, parameters={"seed": "1", "lr": "0.1"})
+    one = replace(SFT, name="sweep.7", task=task)
+    desired = world(jobs=[SFT, one])
+    records = (starting(placed(("gpu-001", 0))), starting(placed(("gpu-001", 1)), one.key))
+    (plain, of_array) = orders_of(allocation(*records), desired, SEEN, {})[NodeName("gpu-001")].attempts
+    assert (plain.job, plain.taskIndex, plain.parameters) == ("nlp/sft", None, {})
+    assert (of_array.job, of_array.taskIndex) == ("nlp/sweep.7", 7)
+    assert list(of_array.parameters.items()) == [("lr", "0.1"), ("seed", "1")]
+    again = read_orders(orders_bytes(NodeOrders(node="gpu-001", attempts=[of_array])))
+    assert again.attempts == [of_array]
