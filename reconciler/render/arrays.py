@@ -61,7 +61,7 @@ def array_head(array: JobKey, records: Sequence[JobRecord], desired: Desired) ->
     size = f" of {job.gpus} GPU{'s' if job.gpus > 1 else ''} each" if job is not None else ""
     limit = job.array.max_parallel if job is not None and job.array is not None else None
     most = f", at most {limit} at once" if limit is not None else ""
-    return f"{array}   {len(records)} tasks{size}{most}\n{counted(records)}"
+    return f"{array}   {len(records)} task{'s' if len(records) > 1 else ''}{size}{most}\n{counted(records)}"
 
 
 def task_table(records: Sequence[JobRecord], desired: Desired, now: Instant, width: int | None) -> str:
