@@ -61,26 +61,32 @@ def resume(repo: Path, job: str, why: str, *, wishes: Wishes) -> int:
 
 @click.command()
 @job_argument
+@click.option("--tasks", default="", help="Only these tasks of an array, such as 3,7-9; its file stays.")
 @reason_option
 @proposing
 @click.pass_obj
-def cancel(repo: Path, job: str, why: str, *, wishes: Wishes) -> int:
+def cancel(repo: Path, job: str, tasks: str, why: str, *, wishes: Wishes) -> int:
     """Propose to remove the file of JOB: it stops through its checkpoint, for good."""
     from reconciler.runtime.proposals import jobs
 
+    if tasks:
+        return propose(repo, wishes, lambda desk: jobs.cancel_some(desk, job, tasks, why))
     return propose(repo, wishes, lambda desk: jobs.cancel(desk, job, why))
 
 
 @click.command()
 @job_argument
+@click.option("--tasks", default="", help="Only these tasks of an array, such as 3,7-9.")
 @click.option("--replace", is_flag=True, help="Also one that has not ended: the new run takes its place.")
 @reason_option
 @proposing
 @click.pass_obj
-def rerun(repo: Path, job: str, why: str, *, replace: bool, wishes: Wishes) -> int:
+def rerun(repo: Path, job: str, tasks: str, why: str, *, replace: bool, wishes: Wishes) -> int:
     """Propose to run JOB, which has ended, once more."""
     from reconciler.runtime.proposals import jobs
 
+    if tasks:
+        return propose(repo, wishes, lambda desk: jobs.rerun_some(desk, job, tasks, why, replace=replace))
     return propose(repo, wishes, lambda desk: jobs.rerun(desk, job, why, replace=replace))
 
 

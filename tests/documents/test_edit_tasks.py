@@ -36,7 +36,7 @@ def written(*lines: str) -> bytes:
         (cancel_tasks, [3], ['cancelled: "3,7-9"'], ['cancelled: "3,7-9"']),
         (rerun_tasks, [3, 7, 8, 9], [], ['rerun: ["3,7-9"]']),
         (rerun_tasks, [3], ['rerun: ["3,7-9"]'], ['rerun: ["3,7-9", "3"]']),
-        (rerun_tasks, [3], ['cancelled: "3,7-9"'], ['cancelled: "7-9"', 'rerun: ["3"]']),
+        (rerun_tasks, [3], ['cancelled: "3,7-9"'], ['rerun: ["3"]', 'cancelled: "7-9"']),
         (rerun_tasks, [7], ['cancelled: "7"'], ['rerun: ["7"]']),
         (rerun_tasks, [0, 11], ["onTaskFailure: stop"], ["onTaskFailure: stop", 'rerun: ["0,11"]']),
     ],

@@ -24,6 +24,7 @@ from reconciler.errors import InvalidInput, NotFound, UsageError
 from reconciler.model.allocation import JobRecord
 from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.units import JobKey
+from reconciler.render.arrays import counted, leading
 from reconciler.runtime.clone import Clone
 from reconciler.runtime.generation import Generation
 from reconciler.runtime.known_states import known_generation
@@ -38,13 +39,17 @@ _OVER = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFile:
-    """One job as it is desired: `item` is its document, `record` what the newest generation says of it."""
+    """One job as it is desired: `item` is its document, `record` what the newest generation says of it.
+
+    Of an array `tasks` are the records of all its tasks, and `record` that of the one that is furthest from its end.
+    """
 
     key: JobKey
     path: str
     content: bytes
     item: Item
     record: JobRecord | None
+    tasks: tuple[JobRecord, ...] = ()
 
     @property
     def spec(self) -> Any:
@@ -54,6 +59,9 @@ class JobFile:
     @property
     def ended(self) -> str:
         """How this incarnation ended for good; "" when it did not."""
+        if self.tasks:
+            over = all(record.state is JobState.FINISHED for record in self.tasks)
+            return counted(self.tasks) if over and any(record.outcome in _OVER for record in self.tasks) else ""
         record = self.record
         if record is None or record.state is not JobState.FINISHED or record.outcome not in _OVER:
             return ""
@@ -112,7 +120,10 @@ class Desk:
         item = next((one for one in checked.items if one.kind == "Job"), None)
         if item is None:
             raise InvalidInput([d for d in checked.diagnostics if d.is_error])
-        return JobFile(key=key, path=path, content=content, item=item, record=self.record(key))
+        records = self.records(key)
+        tasks = tuple(record for record in records if record.job != key) if item.model.spec.array is not None else ()
+        record = leading(tasks) if tasks else next((one for one in records if one.job == key), None)
+        return JobFile(key=key, path=path, content=content, item=item, record=record, tasks=tasks)
 
     def key_named(self, name: str) -> JobKey:
         """The job a person means: `queue/name`, or the name alone where only one queue has it.
@@ -129,7 +140,7 @@ class Desk:
                 f"{len(named)} queues have a job {name}", code="AmbiguousJob", remedy=f"name one: {', '.join(named)}"
             )
         known = list(self.jobs) if "/" in name else sorted({key.partition("/")[2] for key in self.jobs})
-        if self.record(JobKey(name)) is not None:
+        if self.records(JobKey(name)):
             raise NotFound(
                 f"the file of {name} is gone from {self.clone.desired} already",
                 code="UnknownJob",
@@ -145,14 +156,14 @@ class Desk:
         """The bytes of a job's file, or None."""
         return file_at(self.clone.git, self.base, path_of(key))
 
-    def record(self, key: JobKey) -> JobRecord | None:
-        """What the newest generation here says of a job; None when it says nothing, or there is no record."""
+    def records(self, key: JobKey) -> tuple[JobRecord, ...]:
+        """What the newest generation here says of a job, of an array of each task; nothing when there is no record."""
         with contextlib.suppress(NotFound):
             tip = self.clone.state_tip()
             files = {path: file_at(self.clone.git, tip, path) for path in (SUMMARY, job_path(key))}
             found = read_allocation({path: content for path, content in files.items() if content is not None})
-            return found.jobs.get(key)
-        return None
+            return tuple(found.jobs.values())
+        return ()
 
     @cached_property
     def generation(self) -> Generation | None:

@@ -17,6 +17,7 @@ from reconciler.model.allocation import JobRecord
 from reconciler.model.lifecycle import JobState
 from reconciler.model.reasons import sentence
 from reconciler.model.units import JobKey
+from reconciler.render.arrays import STATES
 from reconciler.runtime.clone import Clone
 from reconciler.runtime.proposals.change import Change
 from reconciler.runtime.proposals.pulls import Gh
@@ -153,4 +154,6 @@ def _glance(clone: Clone, key: JobKey) -> tuple[Summary | None, JobRecord | None
         return None, None
     files = {path: file_at(clone.git, tip, path) for path in (SUMMARY, job_path(key))}
     there = {path: content for path, content in files.items() if content is not None}
-    return read_summary(there), read_allocation(there).jobs.get(key)
+    jobs = read_allocation(there).jobs
+    tasks = [record for name, record in jobs.items() if name != key]
+    return read_summary(there), jobs.get(key) or (min(tasks, key=lambda r: STATES.index(r.state)) if tasks else None)

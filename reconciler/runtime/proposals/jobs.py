@@ -6,9 +6,12 @@ A job's file says what is wanted; whether and when that happens is decided after
 from __future__ import annotations
 
 from reconciler.documents.edit import set_value
+from reconciler.documents.edit_tasks import cancel_tasks, rerun_tasks
 from reconciler.documents.loader import Tree
+from reconciler.documents.tasklist import parse_tasks, print_tasks
 from reconciler.errors import GangOpsError, InvalidInput, UsageError
 from reconciler.model.lifecycle import JobState
+from reconciler.model.units import index_of
 from reconciler.runtime.proposals.change import Change, unchanged
 from reconciler.runtime.proposals.desk import Desk, JobFile
 
@@ -91,6 +94,44 @@ def rerun(desk: Desk, name: str, why: str = "", *, replace: bool = False) -> Cha
         )
     change = _edited(job, "rerun", f"Run {job.key} again", {"rerun": job.spec.rerun + 1}, why)
     return _followed(change, job)
+
+
+def cancel_some(desk: Desk, name: str, tasks: str, why: str = "") -> Change:
+    """Some tasks of an array stop through their checkpoints, or never start; its file stays.
+
+    Raises: UsageError (BadTaskList), NotFound (UnknownJob), GangOpsError (NotAnArray, UnknownTask).
+    """
+    job, chosen = desk.job(name), _tasks(tasks)
+    content = cancel_tasks(job.content, chosen, index=job.item.index, file=job.path)
+    told = f"{job.key}.{print_tasks(chosen)}"
+    if content == job.content:
+        return unchanged("cancel", job.item.name, f"{told} is cancelled already")
+    return Change(verb="cancel", name=job.item.name, title=f"Cancel {told}", files={job.path: content}, body=why)
+
+
+def rerun_some(desk: Desk, name: str, tasks: str, why: str = "", *, replace: bool = False) -> Change:
+    """Some tasks of an array run once more; none that has not ended, unless `replace`.
+
+    Raises: UsageError (BadTaskList), NotFound (UnknownJob), GangOpsError (NotAnArray, UnknownTask, JobNotFinished).
+    """
+    job, chosen = desk.job(name), _tasks(tasks)
+    content = rerun_tasks(job.content, chosen, index=job.item.index, file=job.path)
+    alive = [i for r in job.tasks if r.state is not JobState.FINISHED and (i := index_of(r.job)) in chosen]
+    if alive and not replace:
+        raise GangOpsError(
+            f"{job.key}.{print_tasks(alive)} has not ended: to run it again would stop it first",
+            code="JobNotFinished",
+            remedy="--replace does it all the same",
+        )
+    title = f"Run {job.key}.{print_tasks(chosen)} again"
+    return Change(verb="rerun", name=job.item.name, title=title, files={job.path: content}, body=why)
+
+
+def _tasks(text: str) -> tuple[int, ...]:
+    try:
+        return parse_tasks(text)
+    except ValueError as err:
+        raise UsageError(f"--tasks: {err}", code="BadTaskList", remedy="such as --tasks 3,7-9") from err
 
 
 def _check_open(job: JobFile, so: str, remedy: str = "") -> None:

@@ -6,14 +6,16 @@ revert.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reconciler.documents.layout import path_of
 from reconciler.errors import NotFound
 from reconciler.model.allocation import Allocation, JobRecord
 from reconciler.model.desired import Desired
+from reconciler.model.job import Job
 from reconciler.model.lifecycle import JobState, Outcome
-from reconciler.model.units import DAY, Instant, JobKey, Nanoseconds
+from reconciler.model.units import DAY, Instant, JobKey, Nanoseconds, document_of
 from reconciler.render.names import span, when
 from reconciler.runtime.proposals.change import Change, unchanged
 from reconciler.runtime.proposals.desk import Desk
@@ -62,16 +64,37 @@ def tidy(desk: Desk, reader: DesiredReader, now: Instant, older: Nanoseconds = L
 
 
 def leftovers(desired: Desired, allocation: Allocation, before: Instant) -> tuple[Leftover, ...]:
-    """Jobs whose file says no more than what ended before that instant, by key; none that another waits for."""
+    """Jobs whose file says no more than what ended before that instant, by key; none that another waits for.
+
+    An array has ended with its last task; it ended as the first did that did not succeed.
+    """
     awaited = {
         one.job for key, job in desired.jobs.items() if not _ended(allocation.jobs.get(key)) for one in job.after
     }  # fmt: skip
-    return tuple(
-        Leftover(job=key, outcome=record.outcome, ended=record.since)
-        for key, record in allocation.jobs.items()
-        if _ended(record) and record.outcome is not None and record.since <= before and key not in awaited
-        and (job := desired.jobs.get(key)) is not None and job.digest == record.digest and _is_buried(allocation, record)
-    )  # fmt: skip
+    gangs: dict[JobKey, list[Job]] = {}
+    for key, job in desired.jobs.items():
+        gangs.setdefault(document_of(key), []).append(job)
+    found = (_leftover(key, gangs[key], allocation) for key in sorted(gangs) if key not in awaited)
+    return tuple(one for one in found if one is not None and one.ended <= before)
+
+
+def _leftover(document: JobKey, gangs: Sequence[Job], allocation: Allocation) -> Leftover | None:
+    """How the job, or the array with all these tasks, ended; None when it did not, or its file alone knows."""
+    outcomes, ended = list[Outcome](), list[Instant]()
+    for job in gangs:
+        record = allocation.jobs.get(job.key)
+        if record is None or record.outcome is None or record.digest != job.digest:
+            return None
+        if job.task is not None and job.task.cancelled and record.outcome is Outcome.CANCELLED and not record.attempt:
+            continue  # it never ran, and would not
+        if not _ended(record) or not _is_buried(allocation, record):
+            return None
+        outcomes.append(record.outcome)
+        ended.append(record.since)
+    if not outcomes:
+        return None
+    worst = next((outcome for outcome in outcomes if outcome is not Outcome.SUCCEEDED), Outcome.SUCCEEDED)
+    return Leftover(job=document, outcome=worst, ended=max(ended))
 
 
 def _ended(record: JobRecord | None) -> bool:
