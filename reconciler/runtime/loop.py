@@ -20,7 +20,7 @@ from reconciler.model.decision import Action
 from reconciler.model.desired import Desired
 from reconciler.model.observed import NodeObservation, Observed, Provenance
 from reconciler.model.reasons import ReasonCode
-from reconciler.model.units import SECOND, CommitId, GpuSeconds, Instant, JobKey, Nanoseconds, NodeName
+from reconciler.model.units import DAY, SECOND, CommitId, GpuSeconds, Instant, JobKey, Nanoseconds, NodeName
 from reconciler.planner.still import Decider
 from reconciler.policy.previewed import RULE as PLAN_DIFFERS
 from reconciler.ports import Clock, Committed, Engine
@@ -41,6 +41,7 @@ _TOLD = 3
 """Withheld changes a condition names."""
 _RACES = 8
 """Lost pushes in a row before a round gives up and waits for the next one."""
+_MAINTAIN_EVERY = DAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ class Reconciler:
         self._away: StoreError | None = None
         self._fetch_again_at = Nanoseconds(0)
         self._woken = False
+        self._maintain_at = Nanoseconds(clock.monotonic() + _MAINTAIN_EVERY)
         self._brought: tuple[tuple[ReadDesired, CommitId], Mapping[JobKey, Provenance]] | None = None
         self.metrics = LoopMetrics()
         self.condition = Condition(ready=False, reason="Starting", since=clock.now())
@@ -360,9 +362,20 @@ class Reconciler:
                     failures = 0
                 except GangOpsError:
                     failures += 1
+                self.maintain()
                 self._pause(failures, stop)
         finally:
             self._engine.stop()
+
+    def maintain(self) -> None:
+        """Once a day, between two rounds: pack the clone and keep its history quick to walk. A failure is only told."""
+        if self._clock.monotonic() < self._maintain_at:
+            return
+        self._maintain_at = Nanoseconds(self._clock.monotonic() + _MAINTAIN_EVERY)
+        try:
+            self._mirror.maintain()
+        except GangOpsError as err:
+            self._report("maintenance-failed", {"reason": err.code, "message": err.message})
 
     def _pause(self, failures: int, stop: threading.Event) -> None:
         """Until something was reported; after a failure for 2, 4, ... 60 s whatever is reported, unless woken."""

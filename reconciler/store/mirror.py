@@ -20,6 +20,7 @@ from reconciler.store.history import is_ancestor
 from reconciler.store.leftovers import git_at_work
 from reconciler.store.names import checked_ref, checked_url, is_object_id
 from reconciler.store.runner import DEFAULT_PROTOCOLS, NETWORK_SECONDS, Git
+from reconciler.store.walk import write_commit_graph
 
 REQUESTS = "refs/heads/request/"
 _MOST_REF_BYTES = 8 << 20
@@ -300,6 +301,8 @@ class Mirror:
         # Each state commit leaves the scratch commit its tree was made with; a lost race, the whole commit.
         self.git.run("prune", "--expire=1.week.ago", seconds=NETWORK_SECONDS)
         self.git.run("pack-refs", "--all")
+        # With filters of changed paths, one job's or one node's history reads no trees.
+        write_commit_graph(self.git)
 
 
 def _tracking(remote: Remote, ref: str) -> str:

@@ -10,7 +10,7 @@ from reconciler.errors import GangOpsError, InvalidInput, StoreError, Unreachabl
 from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import Cause, JobState, Outcome
 from reconciler.model.observed import Observed
-from reconciler.model.units import MINUTE, SECOND, Instant
+from reconciler.model.units import DAY, MINUTE, SECOND, Instant
 from reconciler.planner import still
 from reconciler.planner.decide import attempt
 from reconciler.planner.veto import Attempt
@@ -606,3 +606,25 @@ def _desired(desk: Desk) -> Desired:
     found = DesiredReader(desk.mirror.git).read(desk.mirror.fetch().desired, None).desired
     assert found is not None
     return found
+
+
+def test_the_clone_is_tended_once_a_day_and_a_failure_only_told(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.begin(**jobs("sft"))
+    desk = lab.desk()
+    desk.settle()
+    graph = desk.mirror.folder / "objects/info/commit-graph"
+    desk.reconciler.maintain()
+    assert not graph.exists()
+    lab.clock.advance(DAY)
+    desk.reconciler.maintain()
+    assert graph.exists()
+
+    def fails() -> None:
+        raise StoreError("no space", code="LocalStorageFull")
+
+    monkeypatch.setattr(desk.mirror, "maintain", fails)
+    desk.reconciler.maintain()
+    assert "maintenance-failed" not in desk.events()
+    lab.clock.advance(DAY)
+    desk.reconciler.maintain()
+    assert ("maintenance-failed", {"reason": "LocalStorageFull", "message": "no space"}) in desk.told

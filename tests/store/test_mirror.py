@@ -226,6 +226,7 @@ def test_maintenance_loses_nothing_reachable(desk: Desk, remote: Repository) -> 
     desk.mirror.maintain()
     assert text(desk.mirror.folder, "rev-list", "--first-parent", "--count", tip) == "6"
     git(desk.mirror.folder, "fsck", "--strict", "--no-dangling")
+    assert b"BDAT" in (desk.mirror.folder / "objects/info/commit-graph").read_bytes()[:200]  # filters of changed paths
     assert len(list(desk.mirror.folder.glob("objects/pack/*.pack"))) <= 2
     newest = desk.next(tip, desired, 6)
     assert publish(desk.mirror, newest, expected=tip).result is PushResult.OK
