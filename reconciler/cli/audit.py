@@ -18,10 +18,11 @@ from reconciler.render.history import Row, as_csv, instant_cell
 from reconciler.render.names import one_line, when
 from reconciler.render.page import html_page
 from reconciler.render.table import table
+from reconciler.runtime.audit.ends import remember_verified
 from reconciler.runtime.audit.exceptions import exceptions as exceptions_of
+from reconciler.runtime.audit.findings import CHECKS, Bounds, Verdict
 from reconciler.runtime.audit.index import indexed
 from reconciler.runtime.audit.picture import picture
-from reconciler.runtime.audit.verify import CHECKS, Bounds, Verdict, remember_verified
 from reconciler.runtime.audit.verify import verify as verify_record
 
 _EXCEPTION_COLUMNS = ("generation", "at", "commit", "kind", "person", "told")

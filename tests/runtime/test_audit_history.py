@@ -12,7 +12,8 @@ import pytest
 
 from reconciler.model.units import MINUTE, SECOND, Instant
 from reconciler.render import page as page_module
-from reconciler.render.page import NodeShown, Page, QueueShown, Sample, Share, html_page
+from reconciler.render.page import html_page
+from reconciler.render.page_values import NodeShown, Page, QueueShown, Sample, Share
 from reconciler.runtime.audit.exceptions import exceptions
 from reconciler.runtime.audit.glance import job_glance, masks
 from reconciler.runtime.audit.history import Entry, Question, answers, asked_by, by_path, explained, holders_at

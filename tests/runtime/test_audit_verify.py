@@ -14,7 +14,9 @@ from reconciler.documents.record import SUMMARY
 from reconciler.errors import NotFound
 from reconciler.model.decision import DECISION_VERSION
 from reconciler.model.units import HOUR, SECOND
-from reconciler.runtime.audit.verify import Bounds, Verdict, remember_verified, verify
+from reconciler.runtime.audit.ends import remember_verified
+from reconciler.runtime.audit.findings import Bounds, Verdict
+from reconciler.runtime.audit.verify import verify
 from reconciler.store.signatures import allowed_signers_line, make_key
 from reconciler.store.statecommit import Writer
 from tests.runtime.lab import Lab, job_file, job_text, jobs
@@ -73,7 +75,7 @@ def found(lab: Lab, bounds: Bounds = WHOLE) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_an_untouched_record_verifies(lab: Lab, monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
-    monkeypatch.setattr("reconciler.runtime.audit.verify._PART", 3)
+    monkeypatch.setattr("reconciler.runtime.audit.parts._PART", 3)
     result = verdict(lab, processes=processes)
     assert result.findings == []
     assert result.notices == []

@@ -7,7 +7,7 @@ origins   who asked for a job, and through which pull request
 history   answers by job, node, GPU, queue, person, pull request and time
 usage     GPU-hours, adding up exactly to capacity times time
 signers   who may sign a generation: the list in its parent's desired state
-verify    whether the whole record is true
+verify    whether the whole record is true: `ends` of the chain, `parts` judged side by side by `judge`, then the `whole`
 
 Belongs here: reading what was committed. Does not belong here: anything that asks an agent, a clock or a network.
 """

@@ -13,7 +13,8 @@ from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import SECOND, Instant, NodeName
 from reconciler.render.names import when
-from reconciler.render.page import MOST_ROWS, Bar, DecisionShown, LossShown, NodeShown, Page, QueueShown, Sample, Share
+from reconciler.render.page_values import Bar, DecisionShown, LossShown, NodeShown, Page, QueueShown, Sample, Share
+from reconciler.render.pictures import MOST_ROWS
 from reconciler.runtime.audit.glance import masks
 from reconciler.runtime.audit.index import HOLDING, Index, gpus_in
 from reconciler.runtime.audit.usage import Used, scenes, usage

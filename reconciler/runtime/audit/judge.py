@@ -1,0 +1,232 @@
+"""Is one generation true? It against its parent, its signers, its inputs, and the decision made again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from reconciler.errors import BrokenInvariant, GangOpsError, StoreError
+from reconciler.model.decision import DECISION_VERSION
+from reconciler.model.units import SECOND
+from reconciler.planner.verify import violations
+from reconciler.runtime.audit.ends import number_said
+from reconciler.runtime.audit.findings import Finding, Judged, Receipt
+from reconciler.runtime.audit.reel import Frame
+from reconciler.runtime.audit.signers import Signers, missing
+from reconciler.runtime.generation import Generation, Inputs, inputs_digest, trailers
+from reconciler.runtime.reading import DesiredReader, ReadDesired
+from reconciler.runtime.replay import made_again, outcome_differs
+from reconciler.store.runner import Git
+from reconciler.store.walk import Link
+
+
+class Bench:
+    """What judging keeps between generations: parsed documents and signers."""
+
+    def __init__(self, git: Git, pinned: bytes) -> None:
+        self.git = git
+        self.reader = DesiredReader(git)
+        self.signers = Signers(git, pinned)
+        self._last: tuple[tuple[str, str, object], ReadDesired] | None = None
+
+    def desired(self, frame: Frame, tree: str) -> ReadDesired:
+        """The desired state a frame answered to."""
+        assert frame.generation is not None
+        key = (tree, str(frame.generation.summary.desired_commit), frame.generation.frozen)
+        if self._last is None or self._last[0] != key:
+            self._last = (
+                key,
+                self.reader.recorded(frame.meta.id, frame.generation.summary.desired_commit, frame.generation.frozen),
+            )
+        return self._last[1]
+
+
+class GenerationJudge:
+    """All checks of one generation; each adds what it finds and leaves the others to theirs."""
+
+    def __init__(
+        self, bench: Bench, position: int, link: Link, frame: Frame, before: Frame | None, trees: dict[str, str]
+    ) -> None:
+        self._bench, self._position, self._link, self._trees = bench, position, link, trees
+        self._frame, self._before = frame, before
+        self._findings: list[Finding] = []
+        self._identical = False
+        self._number = (
+            frame.generation.summary.generation if frame.generation else number_said(frame.raw, b"Generation")
+        )
+
+    def verdict(self) -> Judged:
+        """Every check, the cheap ones first."""
+        self._objects()
+        principal, fingerprint = self._signature()
+        now = self._frame.generation
+        if now is None:
+            self._says("chain", "Unreadable", str(self._frame.problem and self._frame.problem.message))
+        else:
+            self._chain(now)
+            self._trailers(now)
+            self._desired(now)
+            if self._before is not None:
+                self._decision(now)
+        summary = now.summary if now else None
+        return Judged(
+            position=self._position, generation=self._number, commit=self._frame.meta.id, findings=tuple(self._findings),
+            version=summary.decision_version if summary else 0, package=summary.package_version if summary else "",
+            epoch=summary.epoch if summary else 0, signer=principal, fingerprint=fingerprint, identical=self._identical,
+            receipts=tuple(self._new_receipts(now)) if now else (), ordered=tuple(self._new_orders(now)) if now else (),
+        )  # fmt: skip
+
+    def _says(self, check: str, code: str, told: str) -> None:
+        commit = self._frame.meta.id
+        self._findings.append(
+            Finding(position=self._position, generation=self._number, commit=commit, check=check, code=code, told=told)
+        )
+
+    def _objects(self) -> None:
+        for path in self._frame.forged:
+            self._says("objects", "ForgedObject", f"{path} is not what its id says")
+        for path in self._frame.foreign:
+            self._says("objects", "ForeignPath", f"{path} is no file of the record")
+
+    def _signature(self) -> tuple[str, str]:
+        meta, signers = self._frame.meta, self._bench.signers
+        trust = signers.of_child(meta.parents[0]) if meta.parents else signers.of_first()
+        problem = missing(trust)
+        if problem is not None and not meta.parents and meta.signed:
+            return "", ""  # the root is believed, and the verdict says so
+        try:
+            if problem is not None:
+                raise problem
+            return signers.check(self._frame.raw, meta.committer, trust)
+        except StoreError as err:
+            self._says("signatures", err.code, err.message)
+            return "", ""
+
+    def _chain(self, now: Generation) -> None:
+        meta, summary = self._frame.meta, now.summary
+        if self._before is None:
+            if meta.parents:
+                self._says("chain", "ChainCut", "it has parents, and the record begins with it")
+            return
+        if meta.parents[:1] != (self._link.parent,) or len(meta.parents) != 2:
+            self._says("chain", "WrongParents", f"it has {len(meta.parents)} parents, or others than the chain shows")
+        if summary.previous_commit != self._before.meta.id:
+            self._says(
+                "chain",
+                "WrongPrevious",
+                f"its summary stands on {summary.previous_commit[:12] or 'nothing'}, it on {self._before.meta.id[:12]}",
+            )
+        self._dates()
+        then = self._before.generation
+        if then is None:
+            return
+        if summary.generation != then.summary.generation + 1:
+            self._says(
+                "chain", "GenerationGap", f"generation {then.summary.generation} is followed by {summary.generation}"
+            )
+        if summary.cluster_id != then.summary.cluster_id:
+            self._says(
+                "chain",
+                "OtherCluster",
+                f"it is of cluster {summary.cluster_id}, the record of {then.summary.cluster_id}",
+            )
+        if summary.epoch < then.summary.epoch:
+            self._says("chain", "EpochBack", f"epoch {then.summary.epoch} is followed by {summary.epoch}")
+        if summary.decided_at < then.summary.decided_at:
+            self._says("chain", "TimeRunsBackwards", "it was decided before the generation it stands on")
+
+    def _dates(self) -> None:
+        assert self._before is not None
+        meta = self._frame.meta
+        if meta.committed_at < self._before.meta.committed_at:
+            self._says("chain", "TimeRunsBackwards", "its date is before that of its parent")
+        now = self._frame.generation
+        if now is not None and {meta.authored_at, meta.committed_at} != {now.summary.decided_at // SECOND * SECOND}:
+            self._says("chain", "WrongDate", "the commit's dates are not the instant of the decision")
+
+    def _trailers(self, now: Generation) -> None:
+        said = Counter(line.partition(":")[0].lower() for line in self._frame.meta.message.split("\n") if ":" in line)
+        told = dict(self._frame.meta.trailers)
+        for key, value in trailers(now.summary).items():
+            if said[key.lower()] != 1:
+                self._says("trailers", "TrailerCount", f"{key} stands {said[key.lower()]} times in the message")
+            if told.get(key) != value:
+                self._says("trailers", "TrailerDiffers", f"{key} is {told.get(key, 'missing')}, in the summary {value}")
+
+    def _desired(self, now: Generation) -> None:
+        if self._before is None:
+            return
+        if self._frame.meta.parents[1:] != (now.summary.desired_commit,):
+            self._says(
+                "desired",
+                "WrongDesired",
+                f"its second parent is not the desired commit {now.summary.desired_commit[:12]}",
+            )
+        grafted, own = self._trees.get(f"{self._link.id}:desired"), self._trees.get(f"{self._link.merged}^{{tree}}")
+        if grafted is None or grafted != own:
+            self._says("desired", "DesiredDiffers", "desired/ is not the tree of the desired commit")
+
+    def _decision(self, now: Generation) -> None:
+        """Inputs, outcome and invariants; one of another decision version is judged by its invariants alone."""
+        assert self._before is not None
+        then, tree = self._before.generation, self._trees.get(f"{self._link.id}:desired")
+        if then is None or tree is None:
+            self._says("replay", "InputsMissing", "what it was decided from cannot be read")
+            return
+        try:
+            read = self._bench.desired(self._frame, tree)
+            if read.desired is None:
+                self._says("replay", "InputsMissing", "no valid form of the cluster's own files is in it")
+                return
+            ours = now.summary.decision_version == DECISION_VERSION
+            if ours:
+                self._replay(now, then, read)
+            if not self._identical:
+                desired = read.desired
+                if read.verdicts is not None:
+                    held = read.verdicts.holds(now.observed.provenance)
+                    desired = replace(desired, policy={**held, **desired.policy})
+                for one in violations(desired, now.observed, then.allocation, now.allocation):
+                    self._says("judge", "InvariantBroken", str(one))
+        except BrokenInvariant as err:
+            self._says("replay", "ReplayRefused", err.message)
+        except GangOpsError as err:
+            self._says("replay", err.code, err.message)
+
+    def _replay(self, now: Generation, then: Generation, read: ReadDesired) -> None:
+        assert self._before is not None
+        assert read.desired is not None
+        inputs = Inputs(
+            desired=read.desired, read=read.read, frozen=now.frozen, observed=now.observed, previous=then,
+            now=now.summary.decided_at, trigger=now.summary.trigger,
+        )  # fmt: skip
+        if inputs_digest(inputs, now.observed_files) != now.summary.inputs_digest:
+            self._says("inputs", "InputsDiffer", "the digest of what it was decided from is another one")
+        again = made_again(now, then, read)
+        differs, fields = outcome_differs(self._before.files, self._frame.files, again.changes)
+        self._identical = not differs
+        if differs:
+            self._says("replay", "DecisionDiffers", "; ".join(fields[:3]) or ", ".join(differs[:3]))
+
+    def _new_receipts(self, now: Generation) -> Iterator[Receipt]:
+        then = self._before.generation if self._before else None
+        for name, seen in now.observed.nodes.items():
+            known = then.observed.nodes.get(name) if then else None
+            if seen is known:
+                continue
+            old = set(known.attempts) if known else set()
+            for one in seen.attempts:
+                if one not in old:
+                    yield Receipt(
+                        node=name, job=one.job, attempt=one.attempt, generation=one.generation, state=str(one.state)
+                    )
+
+    def _new_orders(self, now: Generation) -> Iterator[tuple[str, str, int]]:
+        then = self._before.generation if self._before else None
+        for name, orders in now.orders.items():
+            known = then.orders.get(name) if then else None
+            if orders is known:
+                continue
+            old = {(one.job, one.attempt) for one in known.attempts} if known else set()
+            yield from ((name, one.job, one.attempt) for one in orders.attempts if (one.job, one.attempt) not in old)
