@@ -46,7 +46,7 @@ from reconciler.runtime.audit.usage import usage as usage_of
 from reconciler.runtime.clone import Clone
 from reconciler.runtime.replay import Replayed, replay_part
 from reconciler.runtime.replay import replay as replay_all
-from reconciler.store.history import first_parent_log
+from reconciler.store.branches import whole_log
 from reconciler.store.walk import pack, write_commit_graph
 
 _ALL = 10**12
@@ -101,7 +101,7 @@ def history(
 
 def _print_decisions(clone: Clone, question: Question, limit: int, output: str) -> None:
     """The log of decisions itself: no job, no node, only time was asked for."""
-    log = first_parent_log(clone.git, clone.state_tip(), since=question.since)
+    log = whole_log(clone.git, clone.state_tip(), since=question.since)
     kept = (meta for meta in log if question.until is None or meta.committed_at <= question.until)
     rows: list[Row] = [
         {

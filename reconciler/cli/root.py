@@ -51,6 +51,7 @@ VERBS = {
     "audit": ("reconciler.cli.audit:audit", "Prove the record, or list what to look at."),
     "report": ("reconciler.cli.audit:report", "The record as one page: who held what, and is it true."),
     "gc": ("reconciler.cli.record:gc", "Make a clone's history quick to walk."),
+    "rotate": ("reconciler.cli.rotate:rotate", "Go on with the record in the branch of another year."),
     "replay": ("reconciler.cli.record:replay", "Recompute decisions from their commits, byte for byte."),
     # hardware
     "discover": ("reconciler.cli.discover:discover", "This machine's hardware, as documents ready to commit."),

@@ -11,6 +11,7 @@ from pathlib import Path
 from reconciler.errors import GangOpsError, NotFound, StoreError
 from reconciler.runtime.generation import Generation, read_generation
 from reconciler.runtime.used import Folders, git_of, is_ours
+from reconciler.store.branches import in_order
 from reconciler.store.objects import find_commit
 from reconciler.store.person import as_person
 from reconciler.store.runner import Git
@@ -40,14 +41,12 @@ class Clone:
         """Fetch both branches from origin (without `state`, the desired one), logged in as the caller; nothing where
         there is no origin.
 
-        Raises: Unreachable; StoreError (SourceMissing), when a branch is not there.
+        Raises: Unreachable; StoreError (SourceMissing), when the desired branch is not there.
         """
         if not self.url:
             return
-        specs = [
-            f"+refs/heads/{name}:refs/remotes/origin/{name}"
-            for name in (self.desired, *((self.state,) if state else ()))
-        ]
+        names = (self.desired, *(self._record_specs() if state else ()))
+        specs = [f"+refs/heads/{name}:refs/remotes/origin/{name}" for name in names]
         as_person(self.git).run(
             "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "origin", *specs,
             network=True,
@@ -71,10 +70,25 @@ class Clone:
         """It was made without the contents of files: what a verb needs is fetched in one request for each tree."""
         return is_partial(self.git)
 
+    def _record_specs(self) -> list[str]:
+        """The branches of the record: all of them, of which a shallow clone wants the newest alone."""
+        if self.git.run("rev-parse", "--is-shallow-repository").stdout.strip() != b"true":
+            return [f"{self.state}*"]
+        told = as_person(self.git).run(
+            "ls-remote", "--quiet", "--refs", "origin", f"refs/heads/{self.state}*", network=True
+        ).stdout  # fmt: skip
+        rows = (line.partition("\t")[2] for line in told.decode("utf-8", "replace").splitlines())
+        return in_order((ref.removeprefix("refs/heads/") for ref in rows), self.state)[-1:]
+
     def find_state(self) -> str | None:
-        """The newest state commit here, None when there is no state branch."""
-        refs = (f"refs/remotes/origin/{self.state}", f"refs/heads/{self.state}")
-        return next((found for ref in refs if (found := find_commit(self.git, ref)) is not None), None)
+        """The newest state commit here, in the newest branch of the record; None when there is no state branch."""
+        for folder in ("refs/remotes/origin/", "refs/heads/"):
+            told = self.git.run("for-each-ref", "--format=%(refname)", f"{folder}{self.state}*").stdout.decode()
+            names = in_order((ref.removeprefix(folder) for ref in told.split()), self.state)
+            found = find_commit(self.git, f"{folder}{names[-1]}") if names else None
+            if found is not None:
+                return found
+        return None
 
     def state_tip(self) -> str:
         """The newest state commit here. Raises NotFound (StateMissing)."""

@@ -25,7 +25,8 @@ from reconciler.runtime.generation import (
     trailers,
 )
 from reconciler.runtime.reading import DesiredReader, ReadDesired
-from reconciler.store.history import CommitMeta, first_parent_log
+from reconciler.store.branches import named_before, whole_log
+from reconciler.store.history import CommitMeta
 from reconciler.store.objects import subtree
 from reconciler.store.runner import Git
 
@@ -67,8 +68,8 @@ def replay(git: Git, tip: str, *, reader: DesiredReader | None = None) -> Iterat
     reading = reader or DesiredReader(git)
     # Each commit is looked at twice in a row: as the result, then as what the next one stood on.
     read = lru_cache(maxsize=2)(lambda commit: _read(git, commit))
-    for meta in list(first_parent_log(git, tip)):
-        if meta.parents:
+    for meta in list(whole_log(git, tip)):
+        if _stands_on(meta):
             yield _replay(git, meta, reading, read)
 
 
@@ -76,12 +77,17 @@ def replay_part(git: Git, tip: str, first: int, last: int) -> Iterator[Replayed]
     """The generations of a range that have a parent, newest first; only their own trees are read."""
     reading = DesiredReader(git)
     read = lru_cache(maxsize=2)(lambda commit: _read(git, commit))
-    for meta in first_parent_log(git, tip):
+    for meta in whole_log(git, tip):
         number = _claimed(meta)
         if 0 <= number < first:
             return
-        if meta.parents and first <= number <= last:
+        if _stands_on(meta) and first <= number <= last:
             yield _replay(git, meta, reading, read)
+
+
+def _stands_on(meta: CommitMeta) -> str:
+    """The generation before: the parent, or where a later branch goes on from; "" for the first of all."""
+    return meta.parents[0] if meta.parents else named_before(meta)
 
 
 def _read(git: Git, commit: str) -> _Recorded:
@@ -91,7 +97,7 @@ def _read(git: Git, commit: str) -> _Recorded:
 
 def _replay(git: Git, meta: CommitMeta, reader: DesiredReader, read: _Read) -> Replayed:
     try:
-        recorded, previous = read(meta.id), read(meta.parents[0])
+        recorded, previous = read(meta.id), read(_stands_on(meta))
         number = recorded.generation.summary.generation
         if recorded.generation.summary.decision_version != DECISION_VERSION:
             package = recorded.generation.summary.package_version
@@ -106,7 +112,7 @@ def _replay(git: Git, meta: CommitMeta, reader: DesiredReader, read: _Read) -> R
 def _inputs_differ(git: Git, meta: CommitMeta, recorded: _Recorded) -> list[str]:
     """Whether the commit stands on the desired commit it names, and holds that commit's tree."""
     desired = recorded.generation.summary.desired_commit
-    if meta.parents[1:] != (desired,):
+    if meta.parents and meta.parents[1:] != (desired,):
         return ["second parent"]
     return [] if subtree(git, meta.id, "desired") == subtree(git, desired, "") else ["desired/"]
 

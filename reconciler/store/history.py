@@ -102,7 +102,7 @@ def first_parent_log(
 ) -> Iterator[CommitMeta]:
     """The commits of a first-parent chain, newest first; only those that changed `paths` when given.
 
-    `since`: instant in nanoseconds; older commits are left out. Raises NotFound(UnknownRevision) at the first step.
+    The chain of this one branch: `branches.whole_log` goes on in those before. `since`: instant in nanoseconds; older commits are left out. Raises NotFound(UnknownRevision) at the first step.
     """
     # rev-list and not log: log would obey log.showSignature and run the program a foreign clone names.
     narrowed = [f"--max-count={limit}"] if limit is not None else []

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reconciler.errors import StoreError, Unreachable, UsageError
+from reconciler.store.branches import in_order, year_of
 from reconciler.store.credentials import Credentials
 from reconciler.store.history import is_ancestor
 from reconciler.store.leftovers import git_at_work
@@ -87,6 +88,7 @@ class Mirror:
         self.repairs: list[str] = []
         self._blobless = blobless
         self._patience = patience
+        self._state: str | None = None
         origin = (("remote.origin.url", branches.source.url),) if blobless else ()
         self.git = Git(
             folder=folder,
@@ -179,7 +181,7 @@ class Mirror:
 
         Raises: Unreachable(RemoteUnreachable | AuthenticationFailed).
         """
-        wanted = (self.branches.desired, self.branches.state, f"{REQUESTS}*")
+        wanted = (self.branches.desired, self.branches.state, f"{self.branches.state}-*", f"{REQUESTS}*")
         told = self.at(remote).run(
             "ls-remote", "--quiet", "--refs", "--end-of-options", remote.url, *wanted,
             network=True, at_most=_MOST_REF_BYTES,
@@ -226,7 +228,8 @@ class Mirror:
         if branches.record not in theirs:
             theirs[branches.record] = self.remote_refs(branches.record)
         for remote, refs in theirs.items():
-            self._bring(remote, refs, before)
+            self._bring(remote, self._without_older(remote, refs, before), before)
+        self._state = self._newest(theirs[branches.record])
         self._forget_gone_requests(theirs, before)
         desired = theirs[branches.source].get(branches.desired)
         if desired is None:
@@ -239,17 +242,40 @@ class Mirror:
         rewritten = old is not None and old != desired and not is_ancestor(self.git, old, desired)
         return Fetched(
             desired=desired,
-            state=theirs[branches.record].get(branches.state),
+            state=theirs[branches.record].get(self.state_ref),
             rewritten=Rewrite(old=old, new=desired) if rewritten and old is not None else None,
             requests={ref: oid for refs in theirs.values() for ref, oid in refs.items() if ref.startswith(REQUESTS)},
         )
 
     def fetch_state(self) -> str | None:
         """Brings the state branch alone up to date; its tip, or None. Raises Unreachable."""
-        record, ref = self.branches.record, self.branches.state
-        refs = {name: oid for name, oid in self.remote_refs(record).items() if name == ref}
-        self._bring(record, refs, self.tracked())
-        return refs.get(ref)
+        record = self.branches.record
+        refs = self.remote_refs(record)
+        self._state = self._newest(refs)
+        self._bring(record, {ref: oid for ref, oid in refs.items() if ref == self._state}, self.tracked())
+        return refs.get(self._state)
+
+    def fetch_record(self) -> None:
+        """Brings every branch of the record, also those that nothing needs to run. Raises Unreachable."""
+        record = self.branches.record
+        refs = self.remote_refs(record)
+        self._bring(record, {ref: refs[ref] for ref in in_order(refs, self.branches.state)}, self.tracked())
+
+    @property
+    def state_ref(self) -> str:
+        """The branch the record is in now: the newest one at the last fetch."""
+        if self._state is None:
+            prefix = _tracking(self.branches.record, "refs/heads/")
+            self._state = self._newest(f"refs/heads/{ref.removeprefix(prefix)}" for ref in self.tracked())
+        return self._state
+
+    def _newest(self, refs: Iterable[str]) -> str:
+        return ([self.branches.state, *in_order(refs, self.branches.state)])[-1]
+
+    def _without_older(self, remote: Remote, refs: Mapping[str, str], before: Mapping[str, str]) -> Mapping[str, str]:
+        """Without the branches of the record that were closed: those are brought to who had them already."""
+        closed = in_order(refs, self.branches.state)[:-1]
+        return {ref: oid for ref, oid in refs.items() if ref not in closed or _tracking(remote, ref) in before}
 
     def _bring(self, remote: Remote, refs: Mapping[str, str], before: Mapping[str, str]) -> None:
         stale = [ref for ref, oid in refs.items() if before.get(_tracking(remote, ref)) != oid]
@@ -273,11 +299,12 @@ class Mirror:
         """The tip of a remote's branch at the last fetch: what we can still say while the remote is away."""
         return self.tracked().get(_tracking(remote, ref))
 
-    def note_published(self, commit: str) -> None:
+    def note_published(self, commit: str, ref: str = "") -> None:
         """Our own commit is at the remote: the next fetch need not bring it, and it is safe from being packed away."""
-        tip = self.last_seen(self.branches.record, self.branches.state)
+        ref = ref or self.state_ref
+        tip = self.last_seen(self.branches.record, ref)
         if tip is None or is_ancestor(self.git, tip, commit):
-            self.git.run("update-ref", _tracking(self.branches.record, self.branches.state), commit)
+            self.git.run("update-ref", _tracking(self.branches.record, ref), commit)
 
     def _forget_gone_requests(self, theirs: Mapping[Remote, Mapping[str, str]], before: Mapping[str, str]) -> None:
         alive = {_tracking(remote, ref) for remote, refs in theirs.items() for ref in refs}
@@ -286,7 +313,7 @@ class Mirror:
             self.git.run("update-ref", "--stdin", stdin="".join(f"delete {ref}\n" for ref in gone).encode())
 
     def _is_ours(self, ref: str) -> bool:
-        if ref in {self.branches.desired, self.branches.state}:
+        if ref == self.branches.desired or year_of(ref, self.branches.state) is not None:
             return True
         if not ref.startswith(REQUESTS):
             return False

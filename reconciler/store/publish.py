@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from reconciler.errors import BrokenInvariant, Fenced, GangOpsError, StoreError, Unreachable
+from reconciler.store.branches import CONTINUED, is_in_record
 from reconciler.store.failpoints import reach
 from reconciler.store.failures import redact, shown
 from reconciler.store.history import commit_meta, is_ancestor
@@ -63,7 +65,7 @@ def publish(mirror: Mirror, commit: str, *, expected: str | None) -> Outcome:
     parents = commit_meta(mirror.git, checked_object_id(commit)).parents
     if (parents[0] if parents else None) != expected:
         raise BrokenInvariant(f"state commit {commit[:12]} does not build on the expected tip {expected}")
-    outcome = _push(mirror, commit, expected)
+    outcome = _push(mirror, {mirror.state_ref: (commit, expected)})
     if isinstance(outcome, str):
         outcome = _look_up(mirror, commit, expected, outcome)
     reach("after-push-response")
@@ -72,13 +74,32 @@ def publish(mirror: Mirror, commit: str, *, expected: str | None) -> Outcome:
     return outcome
 
 
-def _push(mirror: Mirror, commit: str, expected: str | None) -> Outcome | str:
-    """The outcome as the remote told it, or what was heard when it did not tell."""
-    record, ref = mirror.branches.record, mirror.branches.state
+def publish_rotated(mirror: Mirror, closing: str, first: str, branch: str, *, expected: str) -> Outcome:
+    """Closes the branch the record is in with one commit and begins `branch` with the other: both, or neither.
+
+    The lease on the old branch decides a race with a reconciler that publishes at the same time. Raises as `publish`.
+    """
+    if commit_meta(mirror.git, closing).parents[:1] != (expected,) or commit_meta(mirror.git, first).parents:
+        raise BrokenInvariant("the closing commit does not build on the expected tip, or the first one has a parent")
+    old = mirror.state_ref
+    outcome = _push(mirror, {old: (closing, expected), branch: (first, None)})
+    if isinstance(outcome, str):
+        told, tip = outcome, mirror.remote_refs(mirror.branches.record).get(branch)
+        outcome = Outcome(result=PushResult.OK if tip == first else PushResult.UNREACHABLE, message=told)
+    if outcome.result is PushResult.OK:
+        mirror.note_published(closing, old)
+        mirror.note_published(first, branch)
+    return outcome
+
+
+def _push(mirror: Mirror, wanted: Mapping[str, tuple[str, str | None]]) -> Outcome | str:
+    """The outcome as the remote told it, or what was heard when it did not tell. `wanted`: new and old tip by ref."""
+    record = mirror.branches.record
+    leases = [f"--force-with-lease={ref}:{expected or ''}" for ref, (_, expected) in wanted.items()]
     try:
         pushed = mirror.at(record).run(
-            "push", "--porcelain", "--atomic", "--no-verify", f"--force-with-lease={ref}:{expected or ''}",
-            "--end-of-options", record.url, f"{commit}:{ref}",
+            "push", "--porcelain", "--atomic", "--no-verify", *leases,
+            "--end-of-options", record.url, *(f"{commit}:{ref}" for ref, (commit, _) in wanted.items()),
             accept=(0, 1), network=True,
         )  # fmt: skip
     except StoreError as err:
@@ -89,7 +110,9 @@ def _push(mirror: Mirror, commit: str, expected: str | None) -> Outcome | str:
         raise
     reach("after-push")
     told = redact(pushed.stdout.decode("utf-8", "replace"))
-    return read_porcelain(told, pushed.stderr, ref) or pushed.stderr or told
+    outcomes = [read_porcelain(told, pushed.stderr, ref) for ref in wanted]
+    wrong = next((one for one in outcomes if one is not None and one.result is not PushResult.OK), None)
+    return wrong or outcomes[0] or pushed.stderr or told
 
 
 def read_porcelain(stdout: str, stderr: str, ref: str) -> Outcome | None:
@@ -116,7 +139,7 @@ def _remote_words(stderr: str) -> str:
 
 def _look_up(mirror: Mirror, commit: str, expected: str | None, told: str) -> Outcome:
     """What became of a push whose answer was lost: ask the remote for its tip."""
-    record, ref = mirror.branches.record, mirror.branches.state
+    record, ref = mirror.branches.record, mirror.state_ref
     try:
         tip = mirror.remote_refs(record).get(ref)
         if tip is not None and tip not in {commit, expected}:
@@ -211,7 +234,7 @@ def check_continues(mirror: Mirror, mark: PublishedMark, tip: str | None) -> Non
     rewound or rewritten. Neither is built upon: what was decided and acted on would be forgotten.
     """
     published = mark.read()
-    branch = mirror.branches.state
+    branch = mirror.state_ref
     if tip is None:
         made = "was deleted" if published else "does not exist yet"
         remedy = (
@@ -220,11 +243,27 @@ def check_continues(mirror: Mirror, mark: PublishedMark, tip: str | None) -> Non
             else "Make it once with `gangops init --state`."
         )
         raise StoreError(f"the state branch {branch} {made}", code="StateMissing", remedy=remedy)
-    if published is None or is_ancestor(mirror.git, published, tip):
+    _check_not_closed(mirror, tip)
+    if published is None or is_in_record(mirror.git, published, tip):
         return
+    if branch != mirror.branches.state:  # it may be in a branch that was closed, which a fresh clone does not have
+        mirror.fetch_record()
+        if is_in_record(mirror.git, published, tip):
+            return
     how = "was rewound" if is_ancestor(mirror.git, tip, published) else "was rewritten"
     raise StoreError(
         f"the state branch {branch} {how}: its tip {tip[:12]} does not contain {published[:12]}, published from here",
         code="StateRewritten",
         remedy=f"Push {published} to it again; or, if the change is wanted, restore with a raised epoch.",
     )
+
+
+def _check_not_closed(mirror: Mirror, tip: str) -> None:
+    """Nobody builds on a branch that was closed. Raises StoreError(StateMissing)."""
+    following = dict(commit_meta(mirror.git, tip).trailers).get(CONTINUED, "")
+    if following:
+        raise StoreError(
+            f"{mirror.state_ref} was closed: the record goes on in {following}, which does not exist",
+            code="StateMissing",
+            remedy=f"Push {following} again from a clone that has it; nothing is decided until then.",
+        )

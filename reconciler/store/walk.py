@@ -16,9 +16,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from reconciler.errors import StoreError
+from reconciler.store.branches import before_branch, named_before
 from reconciler.store.failures import failure_of, redact
+from reconciler.store.history import commit_meta
 from reconciler.store.names import checked_object_id
-from reconciler.store.objects import resolve
+from reconciler.store.objects import find_commit, resolve
 from reconciler.store.runner import NETWORK_SECONDS, Git, git_program
 
 ABSENT = "0" * 40
@@ -34,6 +36,8 @@ class Link:
     parent: str
     merged: str = ""
     """The second parent: in the state branch the desired commit."""
+    carried: bool = False
+    """The first commit of a branch that goes on from `parent`, the last one of the branch before."""
 
 
 def first_parents(git: Git, tip: str, *, after: str = "") -> list[Link]:
@@ -47,15 +51,37 @@ def first_parents(git: Git, tip: str, *, after: str = "") -> list[Link]:
     return [Link(row[0], row[1] if len(row) > 1 else "", row[2] if len(row) > 2 else "") for row in rows]
 
 
+def record_chain(git: Git, tip: str, *, after: str = "") -> list[Link]:
+    """The chain of a record over all of its branches that are in this clone, oldest first.
+
+    Only what is newer than `after` when that is given.
+    """
+    links = first_parents(git, tip, after=after)
+    while links and not links[0].parent:
+        first = commit_meta(git, links[0].id)
+        named = named_before(first)
+        if not named or find_commit(git, named) is None:
+            break
+        links[0] = Link(first.id, named, dict(first.trailers).get("Desired-Commit", ""), carried=True)
+        if named == after:
+            break
+        links = [*first_parents(git, named, after=after), *links]
+    return links
+
+
 def commits_touching(git: Git, tip: str, path: str, *, since: int | None = None) -> Iterator[str]:
     """Ids of the commits of a first-parent chain that changed a path, newest first, as git finds them.
 
-    `since` is in whole seconds. A commit-graph with changed-path filters (`gangops gc`) makes this several times
+    In a record that goes on in several branches, those of all of them; the first commit of a later branch brings every
+    path along, whether it changed or not. `since` is in whole seconds. A commit-graph with changed-path filters (`gangops gc`) makes this several times
     faster; nothing else is needed.
     """
     narrowed = [f"--since={since}"] if since is not None else []
-    for line in streamed(git, "rev-list", "--first-parent", *narrowed, resolve(git, tip), "--", path):
-        yield line.decode("ascii")
+    at = resolve(git, tip)
+    while at:
+        for line in streamed(git, "rev-list", "--first-parent", *narrowed, at, "--", path):
+            yield line.decode("ascii")
+        at = before_branch(git, at)
 
 
 def changed_paths(git: Git, links: Iterable[Link], paths: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str]]]:

@@ -15,7 +15,7 @@ from reconciler.model.units import SECOND
 from reconciler.runtime.audit.findings import Bounds, Finding
 from reconciler.store.objects import described, raw_commits
 from reconciler.store.runner import Git
-from reconciler.store.walk import Link, first_parents
+from reconciler.store.walk import Link, record_chain
 
 
 def chosen(git: Git, chain: list[Link], bounds: Bounds) -> tuple[list[Link], int]:
@@ -91,7 +91,7 @@ def _common(git: Git, chain: list[Link], commit: str) -> int:
     kind, oid, _ = described(git, f"{commit}^{{commit}}")
     if kind != "commit":
         return len(chain) - 1
-    other = {link.id for link in first_parents(git, oid)}
+    other = {link.id for link in record_chain(git, oid)}
     shared = max((i for i, link in enumerate(chain) if link.id in other), default=-1)
     return min(shared + 1, len(chain) - 1)
 

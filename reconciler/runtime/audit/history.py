@@ -19,6 +19,7 @@ from reconciler.model.units import SECOND, Instant, JobKey, document_of, index_o
 from reconciler.runtime.audit.glance import JobGlance, RecordTexts, job_glance, masks, record_texts
 from reconciler.runtime.audit.index import EVICTED, HOLDING, Index, gpus_in
 from reconciler.runtime.audit.origins import Origin, last_touch
+from reconciler.store.branches import named_before
 from reconciler.store.history import CommitMeta, parse_commit
 from reconciler.store.objects import raw_commits
 from reconciler.store.runner import Git
@@ -96,11 +97,22 @@ def by_path(git: Git, tip: str, job: str, *, since: Instant | None = None) -> It
     for found in _read_in_batches(
         git, commits_touching(git, tip, path, since=since // SECOND if since else None), path
     ):
+        if _only_brought_along(git, found.meta, path):
+            continue
         if later is not None:
             yield from _walked(job, later, found.records)
         later = found
     if later is not None:
         yield from _walked(job, later, _before(git, later.meta, path) if since else {})
+
+
+def _only_brought_along(git: Git, meta: CommitMeta, path: str) -> bool:
+    """Whether the first commit of a later branch holds the file as the branch before left it."""
+    before = named_before(meta)
+    if not before:
+        return False
+    then, now = objects_named(git, (f"{before}:{path}", f"{meta.id}:{path}"))
+    return then == now
 
 
 def asked_by(git: Git, entries: Iterable[Entry], job: str) -> Iterator[Entry]:
@@ -189,7 +201,7 @@ def _entry(job: str, meta: CommitMeta, after: JobGlance | None, before: JobGlanc
         cause=after.cause if after else "",
         preemptor=after.preemptor if after else "",
         why=after.why if after else _DROPPED,
-        desired=meta.parents[1] if len(meta.parents) > 1 else "",
+        desired=meta.parents[1] if len(meta.parents) > 1 else told.get("Desired-Commit", ""),
     )
 
 

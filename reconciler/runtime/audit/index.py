@@ -30,7 +30,7 @@ from reconciler.runtime.audit.glance import RecordTexts, instant, job_glance, re
 from reconciler.runtime.audit.origins import Origin, Origins
 from reconciler.store.objects import blobs
 from reconciler.store.runner import Git
-from reconciler.store.walk import ABSENT, Link, changed_paths, first_parents, objects_named
+from reconciler.store.walk import ABSENT, Link, changed_paths, objects_named, record_chain
 
 _MAGIC = f"gangops audit index 4 {__version__} {sys.byteorder}\n".encode()
 _CHUNK = 2000
@@ -106,7 +106,7 @@ def indexed(git: Git, tip: str, progress: Progress | None = None) -> Index:
         return index
     links = _continuation(git, tip, index) if index is not None else None
     if index is None or links is None:
-        index, links = Index(), first_parents(git, tip)
+        index, links = Index(), record_chain(git, tip)
     _Builder(git, index).extend(links, progress or (lambda _done, _of: None))
     _save(file, index)
     return index
@@ -115,7 +115,7 @@ def indexed(git: Git, tip: str, progress: Progress | None = None) -> Index:
 def _continuation(git: Git, tip: str, index: Index) -> list[Link] | None:
     """What is new since the index was made; None when the branch no longer has that commit in its chain."""
     try:
-        links = first_parents(git, tip, after=index.tip)
+        links = record_chain(git, tip, after=index.tip)
     except StoreError:
         return None  # the old tip is gone from the clone
     return links if links and links[0].parent == index.tip else None

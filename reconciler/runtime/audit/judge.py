@@ -17,6 +17,7 @@ from reconciler.runtime.audit.signers import Signers, missing
 from reconciler.runtime.generation import Generation, Inputs, inputs_digest, trailers
 from reconciler.runtime.reading import DesiredReader, ReadDesired
 from reconciler.runtime.replay import made_again, outcome_differs
+from reconciler.store.branches import CONTINUED
 from reconciler.store.runner import Git
 from reconciler.store.walk import Link
 
@@ -91,9 +92,10 @@ class GenerationJudge:
 
     def _signature(self) -> tuple[str, str]:
         meta, signers = self._frame.meta, self._bench.signers
-        trust = signers.of_child(meta.parents[0]) if meta.parents else signers.of_first()
+        stands_on = meta.parents[0] if meta.parents else self._link.parent
+        trust = signers.of_child(stands_on) if stands_on else signers.of_first()
         problem = missing(trust)
-        if problem is not None and not meta.parents and meta.signed:
+        if problem is not None and not stands_on and meta.signed:
             return "", ""  # the root is believed, and the verdict says so
         try:
             if problem is not None:
@@ -109,8 +111,14 @@ class GenerationJudge:
             if meta.parents:
                 self._says("chain", "ChainCut", "it has parents, and the record begins with it")
             return
-        if meta.parents[:1] != (self._link.parent,) or len(meta.parents) != 2:
+        closed = dict(self._before.meta.trailers).get(CONTINUED, "")
+        if self._link.carried:
+            if not closed:
+                self._says("chain", "NotClosed", "it goes on from a commit that does not close its branch")
+        elif meta.parents[:1] != (self._link.parent,) or len(meta.parents) != 2:
             self._says("chain", "WrongParents", f"it has {len(meta.parents)} parents, or others than the chain shows")
+        elif closed:
+            self._says("chain", "ClosedBranch", f"the branch was closed before it: the record goes on in {closed}")
         if summary.previous_commit != self._before.meta.id:
             self._says(
                 "chain",
@@ -157,7 +165,7 @@ class GenerationJudge:
     def _desired(self, now: Generation) -> None:
         if self._before is None:
             return
-        if self._frame.meta.parents[1:] != (now.summary.desired_commit,):
+        if not self._link.carried and self._frame.meta.parents[1:] != (now.summary.desired_commit,):
             self._says(
                 "desired",
                 "WrongDesired",

@@ -15,8 +15,9 @@ from reconciler.runtime.audit.ends import chosen, disguises, lost, root_faults
 from reconciler.runtime.audit.findings import CHECKS, Bounds, Verdict
 from reconciler.runtime.audit.parts import judged_in_order
 from reconciler.runtime.audit.whole import object_faults, receipt_faults
+from reconciler.store.branches import went_on_from
 from reconciler.store.runner import Git
-from reconciler.store.walk import first_parents
+from reconciler.store.walk import record_chain
 
 Progress = Callable[[int, int], None]
 _WHOLE = Bounds()
@@ -36,7 +37,7 @@ def verify(
     `signers` is an allowed_signers file from outside the record. Raises NotFound (UnknownGeneration) for bounds that
     name nothing; StoreError when git itself fails.
     """
-    chain = first_parents(git, tip)
+    chain = record_chain(git, tip)
     part, first = chosen(git, chain, bounds)
     verdict = Verdict(root=chain[0].id, root_pinned=bool(bounds.root or signers), from_root=first == 0)
     # 1. Does this clone show what is in it, and is what was seen before still there?
@@ -48,11 +49,16 @@ def verify(
         verdict.findings += judged.findings
         told(len(verdict.judged), len(part))
     # 3. What agents did, in the order of generations.
-    verdict.findings += receipt_faults(verdict, complete=first == 0)
+    before = went_on_from(git, part[0].id) if not part[0].parent else ""
+    verdict.findings += receipt_faults(verdict, complete=first == 0 and not before)
     # 4. Every object under all of it, trees included.
     verdict.findings += object_faults(git, part, first)
     verdict.findings.sort(key=lambda one: (one.position, CHECKS.index(one.check)))
     _notice(verdict, bounds, signers)
+    if before:
+        verdict.notices.append(
+            f"the record goes on from {before[:12]} in the branch before, which this clone does not have: fetch it"
+        )
     return verdict
 
 

@@ -59,9 +59,10 @@ def receipt_faults(verdict: Verdict, *, complete: bool) -> Iterator[Finding]:
 def object_faults(git: Git, part: list[Link], first: int) -> Iterator[Finding]:
     """Everything reachable in the part, hashed once: folders and people's files are hashed by nothing else."""
     older = [f"^{part[0].parent}"] if part[0].parent else []
+    ends = [part[-1].id, *(link.parent for link in part[1:] if link.carried)]
     bad: list[str] = []
     try:
-        listed = streamed(git, "rev-list", "--objects", "--no-object-names", part[-1].id, *older)
+        listed = streamed(git, "rev-list", "--objects", "--no-object-names", *ends, *older)
         while chunk := [line.decode("ascii") for line in islice(listed, _HASHED)]:
             bad += (oid for oid, kind, content in objects(git, chunk) if object_id(kind, content) != oid)
     except GangOpsError as err:

@@ -53,7 +53,7 @@ _RECORD = """\
           export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0="http.$GITHUB_SERVER_URL/.extraHeader"
           GIT_CONFIG_VALUE_0="Authorization: Basic $(printf 'x-access-token:%s' "$TOKEN" | base64 -w0)"
           export GIT_CONFIG_VALUE_0
-          git fetch --quiet --depth=1 --no-tags origin "+refs/heads/$BRANCH:refs/remotes/origin/$BRANCH\""""
+          git fetch --quiet --depth=1 --no-tags origin "+refs/heads/$BRANCH*:refs/remotes/origin/$BRANCH*\""""
 
 
 def reusable_workflows() -> Mapping[str, str]:
@@ -94,7 +94,7 @@ def _own(name: str, package: str, *, artifact: bool) -> str:
 def rulesets(state_branch: str = "allocations") -> Mapping[str, str]:
     """Path to text: rules to import under Settings, Rules, Rulesets."""
     refs = {"exclude": [], "include": ["~DEFAULT_BRANCH"]}
-    state = {"exclude": [], "include": [f"refs/heads/{state_branch}"]}
+    state = {"exclude": [], "include": [f"refs/heads/{state_branch}", f"refs/heads/{state_branch}-*"]}
     writer = {"actor_id": None, "actor_type": "DeployKey", "bypass_mode": "always"}
     rules: dict[str, dict[str, object]] = {
         "main": {
