@@ -1,4 +1,4 @@
-"""`audit verify`, `audit exceptions`, `report`: can the record be proven, and what does it look like?"""
+"""`audit verify|exceptions|export`, `report`: can the record be proven, and what does it look like?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from reconciler.cli.record import record_output
 from reconciler.cli.root import fetch_option
 from reconciler.cli.show import newest, now, opened, print_json, width
-from reconciler.cli.times import bound, moment, progress
+from reconciler.cli.times import bound, generation_range, moment, progress
 from reconciler.errors import AuditFailed
 from reconciler.model.units import Instant
 from reconciler.render.audit import AuditLine, Fault, verdict_page
@@ -20,10 +20,12 @@ from reconciler.render.page import html_page
 from reconciler.render.table import table
 from reconciler.runtime.audit.ends import remember_verified
 from reconciler.runtime.audit.exceptions import exceptions as exceptions_of
+from reconciler.runtime.audit.export import exported, statements
 from reconciler.runtime.audit.findings import CHECKS, Bounds, Verdict
 from reconciler.runtime.audit.index import indexed
 from reconciler.runtime.audit.picture import picture
 from reconciler.runtime.audit.verify import verify as verify_record
+from reconciler.store.signatures import Signer
 
 _EXCEPTION_COLUMNS = ("generation", "at", "commit", "kind", "person", "told")
 
@@ -176,6 +178,33 @@ def exceptions(repo: Path, since: str | None, until: str | None, output: str, *,
     else:
         cells = [[f"#{e.generation}", when(e.at), e.kind, e.person or "-", one_line(e.told)] for e in found]
         click.echo(table(["#", "WHEN", "KIND", "BY", "WHAT"], cells, width=width()))
+
+
+@audit.command()
+@click.argument("which", required=False, default="")
+@click.option("-o", "--output", type=click.Choice(["intoto"]), default="intoto", help="in-toto statements, one a line.")
+@click.option(
+    "--key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="An SSH key without passphrase: each statement stands in a DSSE envelope that it signs.",
+)
+@fetch_option
+@click.pass_obj
+def export(repo: Path, which: str, output: str, key: Path | None, *, fetch: bool) -> None:  # noqa: ARG001  the one form there is
+    """Decisions for other tools: the newest, or WHICH (417, 400..417), as in-toto statements.
+
+    Save them as NAME.intoto.jsonl. Signatures are SSH ones, in the namespace "in-toto".
+    """
+    clone = opened(repo, fetch=fetch)
+    tip = clone.state_tip()
+    first, last = generation_range(which)
+    if not which:
+        first = last = clone.generation().summary.generation
+    signer = Signer(key=key) if key is not None else None
+    for statement in statements(clone.git, tip, first, last):
+        click.echo(exported(statement, signer).decode())
+    if signer is None:
+        click.echo("note: not signed; --key FILE puts each statement into a signed envelope", err=True)
 
 
 @click.command()

@@ -12,7 +12,7 @@ import click
 
 from reconciler.cli.root import fetch_option, output_option
 from reconciler.cli.show import now, opened, print_json, width
-from reconciler.cli.times import moment, progress
+from reconciler.cli.times import generation_range, moment, progress
 from reconciler.errors import AuditFailed, NotFound, UsageError
 from reconciler.model.units import Instant
 from reconciler.render.history import (
@@ -302,7 +302,7 @@ def replay(repo: Path, which: str, job: str, output: str, *, everything: bool, f
     """
     clone = opened(repo, fetch=fetch)
     tip = clone.state_tip()
-    first, last = _range(which)
+    first, last = generation_range(which)
     if which:
         results = replay_part(clone.git, tip, first, last)
     else:
@@ -325,13 +325,6 @@ def _asked(result: Replayed, job: str) -> Entry:
     return Entry(
         generation=result.generation, at=Instant(0), commit=result.commit, job=job, action="", state="", gpus=0
     )
-
-
-def _range(text: str) -> tuple[int, int]:
-    first, dots, last = text.replace("#", "").partition("..")
-    if text and not ((first.isdecimal() and (not dots or not last or last.isdecimal())) and len(text) < 40):
-        raise UsageError(f"{text!r} names no generations", code="BadRange", remedy="such as 417, 400..417 or 400..")
-    return (int(first), int(last) if last else 10**15 if dots else int(first)) if text else (0, 0)
 
 
 def _verdict(result: Replayed) -> str:

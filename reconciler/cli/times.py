@@ -47,6 +47,14 @@ def bound(text: str | None, now: Instant) -> tuple[int | None, Instant | None]:
     return (int(digits), None) if digits.isdecimal() and len(digits) < 15 else (None, moment(text, now))
 
 
+def generation_range(text: str) -> tuple[int, int]:
+    """`412`, `400..412` or `400..` as the first and the last of them; (0, 0) for "". Raises UsageError (BadRange)."""
+    first, dots, last = text.replace("#", "").partition("..")
+    if text and not ((first.isdecimal() and (not dots or not last or last.isdecimal())) and len(text) < 40):
+        raise UsageError(f"{text!r} names no generations", code="BadRange", remedy="such as 417, 400..417 or 400..")
+    return (int(first), int(last) if last else 10**15 if dots else int(first)) if text else (0, 0)
+
+
 @contextmanager
 def progress(label: str) -> Iterator[Progress | None]:
     """A bar on standard error while something long is done; nothing where that is no terminal, or within a second."""

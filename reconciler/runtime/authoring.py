@@ -17,6 +17,7 @@ from reconciler.documents.schema import schema_files
 from reconciler.errors import Diagnostic, InvalidInput, NotFound, Place, UsageError, sorted_by_place
 from reconciler.render.plan.machine import plan_schema
 from reconciler.render.proposal import proposal_schema
+from reconciler.render.statement import statement_schema
 from reconciler.runtime.clone import Clone
 from reconciler.runtime.policing import policy_problems
 from reconciler.runtime.reading import CLUSTER_PATH, POLICY_PATH
@@ -145,6 +146,7 @@ def write_schemas(into: Path, *, write: bool) -> tuple[str, ...]:
         **schema_files(),
         "plan.schema.json": plan_schema(),
         "proposal.schema.json": proposal_schema(),
+        **statement_schema(),
     }.items():
         file = into / name
         if not file.exists() or file.read_bytes() != content:

@@ -35,9 +35,12 @@ class Signer:
 
     key: Path
 
-    def sign(self, payload: bytes) -> str:
-        """The armoured signature of a commit payload. Raises StoreError(SigningFailed)."""
-        done = _ssh_keygen("-Y", "sign", "-n", NAMESPACE, "-f", str(self.key), stdin=payload)
+    def sign(self, payload: bytes, namespace: str = NAMESPACE) -> str:
+        """The armoured signature of a commit payload, or of something else in a namespace of its own.
+
+        Raises StoreError(SigningFailed).
+        """
+        done = _ssh_keygen("-Y", "sign", "-n", namespace, "-f", str(self.key), stdin=payload)
         if done.status != 0 or not done.stdout.startswith(b"-----BEGIN SSH SIGNATURE-----"):
             raise StoreError(
                 f"signing with {self.key.name} failed: {_last_line(done.stderr)}",
@@ -202,6 +205,11 @@ def _ssh_keygen(*arguments: str, stdin: bytes = b"") -> Ended:
     if ended.timed_out:
         raise StoreError(f"ssh-keygen did not end within {_SECONDS} s", code="SigningFailed")
     return ended
+
+
+def fingerprint_of(signature: str) -> str:
+    """The key that made an armoured signature, as `SHA256:...`. Raises StoreError(SignatureInvalid)."""
+    return _fingerprint(signature)
 
 
 def _fingerprint(signature: str) -> str:

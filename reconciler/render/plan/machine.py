@@ -81,6 +81,20 @@ def plan_schema() -> bytes:
     return (json.dumps(schema, indent=2, ensure_ascii=False) + "\n").encode()
 
 
+def schema_of(kind: type, title: str, description: str) -> bytes:
+    """The JSON schema of a value as its codec writes it."""
+    definitions: dict[str, object] = {}
+    whole = _object(kind, definitions)
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+        **whole,
+        "description": description,
+        "$defs": dict(sorted(definitions.items())),
+    }
+    return (json.dumps(schema, indent=2, ensure_ascii=False) + "\n").encode()
+
+
 def _object(kind: type, definitions: dict[str, object]) -> dict[str, object]:
     hints = typing.get_type_hints(kind)
     fields = dataclasses.fields(kind)
