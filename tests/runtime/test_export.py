@@ -43,7 +43,10 @@ def told(lab: Lab, first: int, last: int) -> list[dict[str, Any]]:
 def test_a_statement_names_the_commit_its_orders_and_all_inputs_by_digest(settled: Lab) -> None:
     (one,) = told(settled, 1, 1)
     commit = text(settled.remote.path, "rev-list", "--first-parent", "--reverse", STATE).split()[1]
-    at = lambda name: text(settled.remote.path, "rev-parse", name)  # noqa: E731  four lines of the same
+
+    def at(name: str) -> str:
+        return text(settled.remote.path, "rev-parse", name)
+
     assert (one["_type"], one["predicateType"]) == (STATEMENT, PREDICATE)
     first, *orders = one["subject"]
     assert first == {"name": "generation/1", "digest": {"gitCommit": commit, "gitTree": at(f"{commit}^{{tree}}")}}

@@ -23,11 +23,12 @@ from reconciler.runtime.replay import replay
 from reconciler.runtime.rotate import Rotated, rotate_in
 from reconciler.store.branches import PREVIOUS, in_order, year_of
 from reconciler.store.history import commit_meta
+from reconciler.store.mirror import Branches, Fetched, Mirror, Remote
 from reconciler.store.publish import PublishedMark
 from reconciler.store.signatures import allowed_signers_line
 from reconciler.store.walk import record_chain
 from tests.runtime.lab import CLUSTER, Desk, Lab, jobs
-from tests.store.world import MAIN, STATE, git
+from tests.store.world import LOCAL, MAIN, STATE, git
 
 NEXT = "refs/heads/allocations-2027"
 
@@ -162,20 +163,26 @@ def test_a_shallow_clone_runs_and_previews(lab: Lab) -> None:
     assert "nlp/two" in str(plan)
 
 
-def test_who_published_first_wins(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+class Outrun(Mirror):
+    """A clone whose owner is overtaken between its fetch and its push."""
+
+    desk: Desk
+
+    def fetch(self) -> Fetched:
+        found = super().fetch()
+        self.desk.round()
+        return found
+
+
+def test_who_published_first_wins(lab: Lab) -> None:
     desk = begun(lab)
     lab.desire(jobs("two"))
-
-    def publishes_first(*arguments: object, **named: object) -> object:
-        desk.round()
-        return real(*arguments, **named)  # type: ignore[arg-type]  # handed on as they came
-
-    from reconciler.runtime import rotate as module
-
-    real = module.publish_rotated
-    monkeypatch.setattr(module, "publish_rotated", publishes_first)
+    place = Remote(url=lab.remote.url)
+    mirror = Outrun(lab.folder / "outrun" / "git", Branches(source=place, record=place), protocols=LOCAL)
+    mirror.open()
+    mirror.desk = desk
     with pytest.raises(Fenced):
-        rotated(lab)
+        rotate_in(mirror, PublishedMark(folder=lab.folder / "none"), lab.writer, CLUSTER, 2027)
     assert lab.remote.tip(NEXT) is None
     assert audited(lab, tip(lab, STATE)).findings == []
 

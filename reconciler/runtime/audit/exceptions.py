@@ -1,25 +1,35 @@
-"""What should a person look at, although none of it is forbidden? Read from the index and the desired branch.
+"""What should a person look at, although none of it is forbidden? Read from the index, the record and the desired branch.
 
 Self-merged changes, changes that came by no pull request, unsigned ones, removals and rewrites that were acknowledged,
-force-pushed desired branches, and evictions that threw much work away. The record is true with all of them in it.
+force-pushed desired branches, policies that were changed and jobs that a policy held and somebody let go, jobs whose
+author is known from the forge alone or not at all, requests, and evictions that threw much work away. The record is true
+with all of them in it.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from reconciler.documents.loader import STATE_LIMITS, load
+from reconciler.documents.record import OBSERVED_PROVENANCE
+from reconciler.model.observed import Proof
+from reconciler.model.reasons import ReasonCode
 from reconciler.model.units import SECOND, Instant
 from reconciler.runtime.audit.index import Index
 from reconciler.runtime.audit.origins import origin_of, person
 from reconciler.runtime.guards import ACKNOWLEDGE, ACKNOWLEDGE_REWRITE
 from reconciler.store.history import CommitMeta, parse_commit
-from reconciler.store.objects import raw_commits
+from reconciler.store.objects import blobs, raw_commits
 from reconciler.store.runner import Git
-from reconciler.store.walk import first_parents
+from reconciler.store.walk import ABSENT, changed_paths, first_parents, record_chain
 
 _REVIEWED = re.compile(r"(?:Reviewed|Approved|Acked)-by", re.IGNORECASE)
+_REQUESTS = "requests/"
+_BROUGHT = (OBSERVED_PROVENANCE.rstrip("/"), _REQUESTS.rstrip("/"), "desired/policies")
+_POLICY = frozenset(map(str, (ReasonCode.POLICY, ReasonCode.APPROVAL, ReasonCode.POLICY_PLAN)))
 MUCH_LOST = 24 * 3600
 """GPU-seconds thrown away by one eviction or failure above which it is listed: a GPU-day."""
 
@@ -42,7 +52,12 @@ def exceptions(
     """By generation, oldest first. Raises StoreError."""
     at, desired = index.commits["at"], index.commits["desired"]
     known = ""
+    written = _written(git, index)
+    last: dict[int, str] = {}
     for position, commit in enumerate(index.ids):
+        events = range(index.first_event(position), index.first_event(position + 1))
+        before = {event: last.get(index.events["job"][event], "") for event in events}
+        last.update({index.events["job"][event]: index.text("code", event) for event in events})
         named = index.texts[desired[position]]
         if (since is not None and at[position] < since) or (until is not None and at[position] > until):
             known = named or known
@@ -50,11 +65,60 @@ def exceptions(
         if named and named != known and position:
             yield from _desired(git, index, position, known, named)
         known = named or known
-        for event in range(index.first_event(position), index.first_event(position + 1)):
+        for kind, who, told in written.get(position, ()):
+            yield _one(index, position, commit, kind, who, told)
+        for event in events:
+            if before[event] in _POLICY and index.text("state", event) and index.text("code", event) not in _POLICY:
+                told = f"{index.text('job', event)} was held by a policy ({before[event]}) and is so no longer"
+                yield _one(index, position, commit, "PolicyOverride", index.text("person", event), told)
             failed = index.events["failed"][event]
             if failed >= MUCH_LOST:
                 told = f"{index.text('job', event)} lost {failed // 3600} GPU-h of work to {index.text('code', event) or 'a failure'}"
                 yield _one(index, position, commit, "WorkLost", index.text("person", event), told)
+
+
+def _written(git: Git, index: Index) -> dict[int, list[tuple[str, str, str]]]:
+    """(kind, who, what) of what generations brought into the record from people, by position."""
+    positions = {commit: position for position, commit in enumerate(index.ids)}
+    links = record_chain(git, index.tip)
+    changes = [
+        (positions[commit], path, oid)
+        for commit, paths in changed_paths(git, links[1:], _BROUGHT)
+        for path, oid in sorted(paths.items())
+    ]
+    wanted = [oid for _, path, oid in changes if oid != ABSENT and " " not in oid and not path.startswith("desired/")]
+    contents = blobs(git, wanted)
+    found: dict[int, list[tuple[str, str, str]]] = defaultdict(list)
+    for position, path, oid in changes:
+        if path.startswith("desired/"):
+            how = "removed" if oid == ABSENT else "changed"
+            found[position].append(("PolicyChanged", "", f"{path.removeprefix('desired/')} was {how}"))
+        elif oid in contents:
+            found[position] += _of_file(path, contents[oid])
+    return found
+
+
+def _of_file(path: str, content: bytes) -> Iterator[tuple[str, str, str]]:
+    tree = _fields(content, path)
+    if path.startswith(_REQUESTS):
+        words = " ".join(str(tree[key]) for key in ("action", "target") if tree.get(key))
+        yield "Request", str(tree.get("by", "")), f"{words or path}: {tree.get('reason') or 'no reason given'}"
+        return
+    author, proven, request = tree.get("author"), tree.get("proven"), tree.get("pullRequest")
+    who = (
+        str(author.get("email") or author.get("login") or author.get("user") or "") if isinstance(author, dict) else ""
+    )
+    what = f"{tree.get('job')}{f' (#{request})' if request else ''}"
+    if proven == Proof.FORGE:
+        yield "ForgeAlone", who, f"{what}: who brought it is known from the forge alone"
+    elif proven != Proof.SIGNATURE:
+        yield "Unproven", who, f"{what}: nothing but the names in a commit says who brought it"
+
+
+def _fields(content: bytes, path: str) -> dict[str, object]:
+    documents = load(content, path, STATE_LIMITS).documents
+    value = documents[0].value if documents else None
+    return dict(value) if isinstance(value, dict) else {}
 
 
 def _desired(git: Git, index: Index, position: int, before: str, now: str) -> Iterator[Exceptional]:
