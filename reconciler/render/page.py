@@ -25,17 +25,27 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _COLOURS = 8
 
 
-def html_page(page: Page) -> str:
-    """The whole file."""
-    style = (_TEMPLATES / "page.css").read_text("utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii")
+@cache
+def style() -> str:
+    """The one style of all pages."""
+    return (_TEMPLATES / "page.css").read_text("utf-8")
+
+
+def policy() -> str:
+    """What a page may do: wear that style, and nothing else."""
+    digest = base64.b64encode(hashlib.sha256(style().encode()).digest()).decode("ascii")
+    return f"default-src 'none'; style-src 'sha256-{digest}'"
+
+
+def html_page(page: Page, *, live: bool = False) -> str:
+    """The whole file. `live`: jobs and nodes are links to pages of their own."""
     colours = {queue.name: number % _COLOURS for number, queue in enumerate(page.queues)}
     return (
-        _environment()
+        environment()
         .get_template("page.html.j2")
         .render(
-            page=page, style=Markup(style),  # noqa: S704  our own file
-            policy=f"default-src 'none'; style-src 'sha256-{digest}'", colours=colours,
+            page=page, live=live, style=Markup(style()),  # noqa: S704  our own file
+            policy=policy(), colours=colours,
             timeline=timeline(page, colours), heat=heat_map(page, colours), fragments=fragmentation(page),
             quota=quota_bars(page, colours), by_rack=not page.bars and bool(page.shares),
         )
@@ -43,7 +53,8 @@ def html_page(page: Page) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Where the templates of all pages are."""
     made = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,

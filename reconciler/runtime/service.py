@@ -12,6 +12,7 @@ from reconciler.errors import InvalidInput, UsageError
 from reconciler.model.allocation import Metrics
 from reconciler.runtime.clock import SystemClock
 from reconciler.runtime.generation import first_generation, trailers
+from reconciler.runtime.live import LivePages
 from reconciler.runtime.loop import Reconciler, Round
 from reconciler.runtime.reading import DesiredReader
 from reconciler.runtime.settings import Remote as RemoteSetting
@@ -90,11 +91,16 @@ def reconciler_of(settings: Settings, engine: AgentEngine, report: Report) -> Re
 
 
 def status_server(settings: Settings, reconciler: Reconciler, engine: AgentEngine) -> StatusServer:
-    """`/healthz`, `/metrics` and `/live` of a reconciler, not started yet. Raises UsageError."""
+    """`/healthz`, `/metrics`, `/live` and the pages of a reconciler, not started yet. Raises UsageError."""
     host, _, port = settings.status.rpartition(":")
     if not port.isdigit():
         raise UsageError(f"status.listen = {settings.status!r} is not HOST:PORT", code="SettingsInvalid")
-    return StatusServer(lambda: snapshot(reconciler, engine), reconciler.metrics, host=host, port=int(port))
+    pages = LivePages(
+        settings.folder / "clone.git", lambda: str(reconciler.last.generation.commit) if reconciler.last else ""
+    )
+    return StatusServer(
+        lambda: snapshot(reconciler, engine), reconciler.metrics, host=host, port=int(port), pages=pages
+    )
 
 
 def snapshot(reconciler: Reconciler, engine: AgentEngine) -> StatusSnapshot:

@@ -1,5 +1,5 @@
-"""What can people and their monitoring ask a running reconciler? `/healthz`, `/metrics` and `/live`, read-only, in
-plain HTTP.
+"""What can people and their monitoring ask a running reconciler? `/healthz`, `/metrics`, `/live` and the pages of
+`live`, read-only, in plain HTTP.
 
 Gauges are read from a snapshot when someone asks; only what has to be counted as it happens is kept in
 `LoopMetrics`. What the numbers are is the loop's business. Binds to loopback unless told otherwise: nothing here is
@@ -22,6 +22,7 @@ from reconciler.engines.serving import ServingThread
 from reconciler.errors import UsageError
 from reconciler.model.units import SECOND, GpuSeconds, Instant, JobKey, Nanoseconds
 from reconciler.ports import LiveAttempt
+from reconciler.runtime.live import LivePages
 
 _PPM: Final = 1_000_000
 
@@ -115,7 +116,9 @@ class _SnapshotCollector(Collector):
         yield _labelled(refused, now.rejected)
 
 
-def status_app(snapshot: Callable[[], StatusSnapshot], metrics: LoopMetrics) -> web.Application:
+def status_app(
+    snapshot: Callable[[], StatusSnapshot], metrics: LoopMetrics, pages: LivePages | None = None
+) -> web.Application:
     """The application. `snapshot` is called in the server's thread at every request: it has to be quick."""
     registry = CollectorRegistry()
     registry.register(_SnapshotCollector(snapshot))
@@ -147,6 +150,8 @@ def status_app(snapshot: Callable[[], StatusSnapshot], metrics: LoopMetrics) -> 
     application.router.add_get("/healthz", show_health)
     application.router.add_get("/metrics", show_metrics)
     application.router.add_get("/live", show_live)
+    if pages is not None:
+        pages.add_to(application)
     return application
 
 
@@ -160,10 +165,11 @@ class StatusServer:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        pages: LivePages | None = None,
     ) -> None:
         self._where = f"{host}:{port}"
         self._serving = ServingThread(
-            lambda: status_app(snapshot, metrics), name="gangops-status", host=host, port=port
+            lambda: status_app(snapshot, metrics, pages), name="gangops-status", host=host, port=port
         )
 
     def start(self) -> None:
