@@ -38,6 +38,7 @@ VERBS = {
     # look
     "plan": ("reconciler.cli.plan:plan", "What would be decided, before it is merged."),
     "status": ("reconciler.cli.view:status", "The cluster, its queues and jobs, in a page."),
+    "top": ("reconciler.cli.top:top", "The cluster on a terminal, live; needs gangops[tui]."),
     "get": ("reconciler.cli.view:get", "List jobs, nodes or queues."),
     "describe": ("reconciler.cli.view:describe", "Everything known about one job."),
     "explain": ("reconciler.cli.view:explain", "Why a job is where it is, and what blocks it."),

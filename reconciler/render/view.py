@@ -28,11 +28,21 @@ def headline(summary: Summary, metrics: Metrics, now: Instant) -> str:
     return "\n".join(lines)
 
 
+Rows = tuple[Sequence[str], list[list[str]]]
+"""A header and what is below it."""
+
+
 def queue_table(desired: Desired, jobs: Mapping[JobKey, JobRecord], width: int | None) -> str:
     """A line a queue, children below their parents: GPUs held, promised, and jobs that wait.
 
     Jobs that run on although their queue is gone share a line of their own.
     """
+    header, rows = queue_rows(desired, jobs)
+    return table(header, rows, width=width, right="GUARANTEED HELD PROMISED WAITING CEILING")
+
+
+def queue_rows(desired: Desired, jobs: Mapping[JobKey, JobRecord]) -> Rows:
+    """The cells of `queue_table`."""
     rows = []
     for name, depth in _tree_order(desired):
         queue = desired.quotas.queues[name]
@@ -42,8 +52,7 @@ def queue_table(desired: Desired, jobs: Mapping[JobKey, JobRecord], width: int |
         rows.append(["  " * depth + name, str(guaranteed or "-"), *_use_of(mine), str(ceiling or "-")])
     if orphans := [r for r in jobs.values() if r.queue not in desired.quotas.queues and r.gpus_bound]:
         rows.append(["(orphaned)", "-", *_use_of(orphans), "-"])
-    header = ["QUEUE", "GUARANTEED", "HELD", "PROMISED", "WAITING", "CEILING"]
-    return table(header, rows, width=width, right="GUARANTEED HELD PROMISED WAITING CEILING")
+    return ["QUEUE", "GUARANTEED", "HELD", "PROMISED", "WAITING", "CEILING"], rows
 
 
 def _use_of(records: Sequence[JobRecord]) -> tuple[str, str, str]:
@@ -71,6 +80,12 @@ def job_table(
     desired: Desired, jobs: Mapping[JobKey, JobRecord], now: Instant, width: int | None, *, wide: bool
 ) -> str:
     """A line a job, running ones first, with its reason at the end; an array is a line as well."""
+    header, rows = job_rows(desired, jobs, now, wide=wide)
+    return table(header, rows, width=width, right="GPUS SINCE ATTEMPT LEFT T_COMM")
+
+
+def job_rows(desired: Desired, jobs: Mapping[JobKey, JobRecord], now: Instant, *, wide: bool) -> Rows:
+    """The cells of `job_table`."""
     ordered = sorted(by_array(jobs).items(), key=lambda one: (STATES.index(_first_of(one[1]).state), one[0]))
     rows = []
     for key, records in ordered:
@@ -81,7 +96,7 @@ def job_table(
     header = ["JOB", "STATE", "GPUS", "CLASS", "WHERE", "SINCE", "WHY"]
     if wide:
         header[6:6] = ["ATTEMPT", "LEFT", "T_COMM"]
-    return table(header, rows, width=width, right="GPUS SINCE ATTEMPT LEFT T_COMM")
+    return header, rows
 
 
 def _first_of(records: Sequence[JobRecord]) -> JobRecord:
@@ -134,6 +149,12 @@ def node_table(
     desired: Desired, observed: Observed, held: Mapping[NodeName, Mapping[JobKey, int]], width: int | None
 ) -> str:
     """A line a node: its place, condition, one sign for each GPU (0 free, # held, x failed), and who holds it."""
+    header, rows = node_rows(desired, observed, held)
+    return table(header, rows, width=width)
+
+
+def node_rows(desired: Desired, observed: Observed, held: Mapping[NodeName, Mapping[JobKey, int]]) -> Rows:
+    """The cells of `node_table`."""
     rows = []
     for node in desired.inventory.nodes:
         seen = observed.nodes.get(node.name)
@@ -147,7 +168,7 @@ def node_table(
                 " ".join(sorted(holders)) or "-",
             ]
         )
-    return table(["NODE", "PLACE", "CONDITION", "GPUS", "HELD BY"], rows, width=width)
+    return ["NODE", "PLACE", "CONDITION", "GPUS", "HELD BY"], rows
 
 
 def condition(cordoned: str, seen: NodeObservation | None) -> str:

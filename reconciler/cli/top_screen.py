@@ -1,0 +1,127 @@
+"""The screen of `top`: three tables under a headline, looked at again every few seconds. What is in them is `looking`'s.
+
+Cursor and table stay where they are when the rows change; a look that fails is said in the last line and tried again.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.coordinate import Coordinate
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Footer, Static, TabbedContent, TabPane
+
+from reconciler.errors import GangOpsError
+from reconciler.render.view import Rows
+from reconciler.runtime.looking import Seen
+
+TABLES = ("jobs", "nodes", "queues")
+
+
+class Look(Protocol):
+    """Where the screen looks."""
+
+    def look(self) -> Seen:
+        """How it stands now. Raises GangOpsError."""
+        ...
+
+    def job(self, name: str) -> str:
+        """Everything about one job, "" for none."""
+        ...
+
+
+class Page(ModalScreen[None]):
+    """One job, over everything else, until a key is pressed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "dismiss", "Back")]
+    CSS = "Page {align: center middle} VerticalScroll {width: 90%; height: 80%; border: round $primary; padding: 1 2}"
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Static(self._text, markup=False, id="page")
+
+
+class Top(App[None]):
+    """The application. `look` is called in a thread, one at a time."""
+
+    TITLE = "gangops"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = "#headline {padding: 0 1; height: auto} #told {padding: 0 1; height: 1; color: $warning} DataTable {height: 1fr}"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(str(number), f"table('{name}')", name.title()) for number, name in enumerate(TABLES, 1)),
+        Binding("r", "look", "Look again"),
+        Binding("q", "quit", "Quit"),
+    ]
+
+    def __init__(self, look: Look, every: float) -> None:
+        super().__init__()
+        self._look, self._every = look, every
+
+    def compose(self) -> ComposeResult:
+        yield Static("looking ...", markup=False, id="headline")
+        with TabbedContent(*(name.title() for name in TABLES), id="tabs"):
+            for name in TABLES:
+                with TabPane(name.title(), id=f"pane-{name}"):
+                    yield DataTable(id=name, cursor_type="row", zebra_stripes=True)
+        yield Static("", markup=False, id="told")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        self.set_interval(self._every, self.action_look)
+        self.action_look()
+        self.query_one("#jobs").focus()
+
+    def action_look(self) -> None:
+        """Look now, unless a look is on its way."""
+        if not any(worker.is_running for worker in self.workers):
+            self.run_worker(self._looked, thread=True, exit_on_error=True)
+
+    def action_table(self, name: str) -> None:
+        """Show a table and put the cursor into it."""
+        self.query_one("#tabs", TabbedContent).active = f"pane-{name}"
+        self.query_one(f"#{name}").focus()
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Enter on a job shows it."""
+        if event.data_table.id == "jobs" and (text := self._look.job(str(event.row_key.value))):
+            self.push_screen(Page(text))
+
+    def _looked(self) -> None:
+        try:
+            seen = self._look.look()
+        except GangOpsError as err:
+            self.call_from_thread(self._tell, f"{err.message} ({err.code}); trying again")
+            return
+        self.call_from_thread(self._show, seen)
+
+    def _tell(self, text: str) -> None:
+        self.query_one("#told", Static).update(text)
+
+    def _show(self, seen: Seen) -> None:
+        self.query_one("#headline", Static).update(seen.headline)
+        self._tell(seen.warning)
+        for name, rows in (("jobs", seen.jobs), ("nodes", seen.nodes), ("queues", seen.queues)):
+            _fill(self.query_one(f"#{name}", DataTable), rows)
+
+
+def _fill(shown: DataTable[Text], rows: Rows) -> None:
+    """Other rows, the cursor on the row it was on."""
+    header, cells = rows
+    at = shown.cursor_row
+    key = str(shown.get_cell_at(Coordinate(at, 0))).strip() if shown.row_count else ""
+    if not shown.columns:
+        shown.add_columns(*header)
+    shown.clear()
+    for row in cells:
+        shown.add_row(*map(Text, row), key=row[0].strip())
+    names = [row[0].strip() for row in cells]
+    if cells:
+        shown.move_cursor(row=names.index(key) if key in names else min(at, len(cells) - 1))

@@ -1,0 +1,142 @@
+"""`gangops top` without a terminal: the screen is driven by keys and read back."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from textual.widgets import DataTable, Static, TabbedContent
+
+from reconciler.cli.root import root
+from reconciler.cli.top_screen import Page, Top
+from reconciler.errors import StoreError, UsageError
+from reconciler.runtime.clone import open_clone
+from reconciler.runtime.looking import Looking, Seen
+from reconciler.store.statecommit import Writer
+from tests.runtime.lab import Lab, jobs
+from tests.store.world import new_repository
+
+SEEN = Seen(
+    headline="lab   generation 7, decided 3s ago\n16 of 32 GPUs held   Phi 0.000",
+    jobs=(["JOB", "STATE", "WHERE"], [["nlp/a", "Running", "r01 gpu-[001-002]"], ["nlp/b", "Pending", "-"], ["nlp/c", "Held", "-"]]),
+    nodes=(["NODE", "GPUS"], [["gpu-001", "########"], ["gpu-002", "00000000"]]),
+    queues=(["QUEUE", "HELD"], [["root", "16"], ["  nlp", "16"]]),
+)  # fmt: skip
+
+
+class Scripted:
+    """A cluster that a test changes."""
+
+    def __init__(self) -> None:
+        self.seen, self.looks = SEEN, 0
+        self.fails = False
+
+    def look(self) -> Seen:
+        self.looks += 1
+        if self.fails:
+            raise StoreError("the clone is busy", code="CloneBusy")
+        return self.seen
+
+    def job(self, name: str) -> str:
+        return f"all of [{name}]"
+
+
+def cells(app: Top, name: str) -> list[list[str]]:
+    shown = app.query_one(f"#{name}", DataTable)
+    return [[str(cell) for cell in shown.get_row_at(row)] for row in range(shown.row_count)]
+
+
+def words(app: Top, name: str) -> str:
+    return str(app.screen.query_one(name, Static).render())
+
+
+async def test_tables_and_keys() -> None:
+    app = Top(Scripted(), 3600)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert words(app, "#headline") == SEEN.headline
+        assert cells(app, "jobs") == SEEN.jobs[1]  # brackets are no markup
+        for key, name in (("2", "nodes"), ("3", "queues"), ("1", "jobs")):
+            await pilot.press(key)
+            assert app.query_one("#tabs", TabbedContent).active == f"pane-{name}"
+            assert app.focused is app.query_one(f"#{name}")
+        assert cells(app, "nodes") == SEEN.nodes[1]
+        await pilot.press("down", "enter")
+        await pilot.pause()
+        assert isinstance(app.screen, Page)
+        assert words(app, "#page") == "all of [nlp/b]"
+        await pilot.press("escape")
+        await pilot.pause()
+        assert not isinstance(app.screen, Page)
+
+
+async def test_another_look_keeps_the_cursor_on_its_job() -> None:
+    cluster = Scripted()
+    app = Top(cluster, 3600)
+    async with app.run_test() as pilot:
+        await app.workers.wait_for_complete()
+        await pilot.press("down", "down")
+        cluster.seen = replace(SEEN, jobs=(SEEN.jobs[0], [["nlp/0", "Running", "-"], *SEEN.jobs[1]]))
+        await pilot.press("r")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        shown = app.query_one("#jobs", DataTable)
+        assert cluster.looks == 2
+        assert str(shown.get_row_at(shown.cursor_row)[0]) == "nlp/c"
+        cluster.seen = replace(SEEN, jobs=(SEEN.jobs[0], []))
+        await pilot.press("r")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert cells(app, "jobs") == []
+
+
+async def test_a_look_that_fails_is_said_and_the_rows_stay() -> None:
+    cluster = Scripted()
+    app = Top(cluster, 3600)
+    async with app.run_test() as pilot:
+        await app.workers.wait_for_complete()
+        cluster.fails = True
+        await pilot.press("r")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert words(app, "#told") == "the clone is busy (CloneBusy); trying again"
+        assert cells(app, "jobs") == SEEN.jobs[1]
+        await pilot.press("q")
+    assert app.return_code == 0
+
+
+def test_what_is_looked_at_is_the_newest_generation(tmp_path: Path, writer: Writer) -> None:
+    lab = Lab(folder=tmp_path, remote=new_repository(tmp_path / "remote.git"), writer=writer)
+    lab.begin(**jobs("sft"))
+    desk = lab.desk()
+    desk.settle()
+    looking = Looking(open_clone(lab.remote.path), fetch=False, now=lab.clock.now)
+    seen = looking.look()
+    assert seen.headline.startswith(f"lab   generation {desk.summary.generation}, decided ")
+    assert [row[:3] for row in seen.jobs[1]] == [["nlp/sft", "Running", "8"]]
+    assert [row[0] for row in seen.nodes[1]] == ["gpu-001", "gpu-002", "gpu-003", "gpu-004"]
+    assert [row[0].strip() for row in seen.queues[1]] == ["root", "nlp"]
+    assert looking.job("nlp/sft").startswith("job           nlp/sft\nstate         Running")
+    assert looking.job("nlp/none") == ""
+    lab.desire(jobs("two"))
+    desk.settle()
+    assert [row[0] for row in looking.look().jobs[1]] == ["nlp/sft", "nlp/two"]
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("textual", "reconciler.cli.top"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "textual", None)
+    done = CliRunner().invoke(root, ["top"])
+    assert isinstance(done.exception, UsageError)
+    assert (done.exception.code, 'pip install "gangops[tui]"' in done.exception.remedy) == ("ExtraMissing", True)
+
+
+def test_without_a_terminal_it_points_to_status() -> None:
+    done = CliRunner().invoke(root, ["top"])
+    assert isinstance(done.exception, UsageError)
+    assert (done.exception.code, done.exception.remedy) == ("NoTerminal", "gangops status")
