@@ -16,7 +16,7 @@ from reconciler.render.names import when
 from reconciler.render.page_values import Bar, DecisionShown, LossShown, NodeShown, Page, QueueShown, Sample, Share
 from reconciler.render.pictures import MOST_ROWS
 from reconciler.runtime.audit.glance import masks
-from reconciler.runtime.audit.index import HOLDING, Index, gpus_in
+from reconciler.runtime.audit.index import EVICTED, HOLDING, Index, gpus_in
 from reconciler.runtime.audit.usage import Used, scenes, usage
 from reconciler.runtime.generation import Generation
 from reconciler.store.history import parse_commit
@@ -276,7 +276,7 @@ def _losses(index: Index, since: Instant, until: Instant) -> Iterator[LossShown]
         at = index.commits["at"][events["commit"][event]]
         if before is None or at < since:
             continue
-        evicted = max(0, events["lost"][event] - events["lost"][before])
+        evicted = max(0, events["lost"][event] - events["lost"][before]) if index.text("cause", event) in EVICTED else 0
         if evicted or events["failed"][event]:
             found.append((event, before, evicted))
     for event, before, evicted in reversed(found):

@@ -24,7 +24,7 @@ from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import SECOND, Instant, JobKey, document_of
 from reconciler.runtime.audit.glance import masks
-from reconciler.runtime.audit.index import HOLDING, Index
+from reconciler.runtime.audit.index import EVICTED, HOLDING, Index
 from reconciler.runtime.reading import DesiredReader
 from reconciler.store.objects import subtree
 from reconciler.store.runner import Git
@@ -316,7 +316,10 @@ class _Sweep:
 
     def _losses(self, event: int, before: int, now: int) -> None:
         events = self._index.events
-        lost, failed = max(0, events["lost"][event] - events["lost"][before]), events["failed"][event]
+        # What a person stopped was nobody's loss; the record says the price of every stop.
+        evicted = self._index.text("cause", event) in EVICTED
+        lost = max(0, events["lost"][event] - events["lost"][before]) if evicted else 0
+        failed = events["failed"][event]
         if (not lost and not failed) or not self._begin < now <= self._end:
             return
         gpus, _ = self._by_type(self._index.text("place", before), lambda _node: 0)
