@@ -13,6 +13,7 @@ from reconciler.render.page_values import Bar, NodeShown, Page
 
 WIDTH, LEFT, RIGHT = 1120, 96, 8
 _ROW, _GAP, _RACK_GAP = 15, 2, 9
+_MANY_RACKS = 24
 MOST_ROWS = 96
 """Nodes drawn one by one; a larger cluster is drawn by rack."""
 
@@ -69,12 +70,12 @@ def _bar(bar: Bar, axis: _Axis, top: int, gpus: int, colours: dict[str, int]) ->
 def _rack_timeline(page: Page, colours: dict[str, int]) -> Drawing:
     axis = _Axis(page.since, page.until)
     racks = list(dict.fromkeys(one.rack for one in page.shares))
-    room = 30
-    tops = {rack: 22 + number * (room + 6) for number, rack in enumerate(racks)}
-    bottom = 22 + len(racks) * (room + 6)
+    room, gap = (30, 6) if len(racks) <= _MANY_RACKS else (14, 3)
+    tops = {rack: 22 + number * (room + gap) for number, rack in enumerate(racks)}
+    bottom = 22 + len(racks) * (room + gap)
     parts = list(axis.grid(bottom))
     for rack, top in tops.items():
-        parts.append(_svg('<text class="rack" x="0" y="{}">{}</text>', top + 19, rack))
+        parts.append(_svg('<text class="rack" x="0" y="{}">{}</text>', top + room / 2 + 4, rack))
         parts.append(
             _svg('<rect class="lane" x="{}" y="{}" width="{}" height="{}"/>', LEFT, top, WIDTH - LEFT - RIGHT, room)
         )
@@ -99,22 +100,23 @@ def heat_map(page: Page, colours: dict[str, int]) -> Drawing:
     """Every GPU now: spine group, rack, node, GPU. Empty is idle, a cross is out of work."""
     cell, gap = (_roomy(page), 2) if len(page.nodes) <= MOST_ROWS else (4, 1)
     parts: list[Markup] = []
-    x, y, start, deepest, group, rack = 0.0, 34.0, 34.0, 0.0, "", ""
+    x, y, top, deepest, group, rack = 0.0, 0.0, 38.0, 0.0, "", ""
     column = max((node.gpus for node in page.nodes), default=8) * (cell + gap) + (66 if cell > 4 else 12)
     for node in page.nodes:
         if node.rack != rack:
-            x, y = (x + column if rack else 0.0), 34.0
+            x = x + column if rack else 0.0
             if x + column > WIDTH or (group and node.group != group):
-                x, y = 0.0, deepest + 46
+                x, top = 0.0, deepest + 46
+            y = top
             if node.group != group or x == 0.0:
-                parts.append(_svg('<text class="group" x="{}" y="{}">{}</text>', _n(x), _n(y - 20), node.group))
+                parts.append(_svg('<text class="group" x="{}" y="{}">{}</text>', _n(x), _n(y - 22), node.group))
             parts.append(_svg('<text class="rack" x="{}" y="{}">{}</text>', _n(x), _n(y - 5), node.rack))
-            group, rack, start = node.group, node.rack, y
+            group, rack = node.group, node.rack
         parts += _node_cells(node, x, y, cell, gap, colours)
         y += cell + gap + (2 if cell > 4 else 0)
         deepest = max(deepest, y)
-        if y > start + 20 * (cell + gap + 2) and cell == 4:
-            y, x = start, x + column
+        if y > top + 20 * (cell + gap + 2) and cell == 4:
+            y, x = top, x + column
     return Drawing(Markup("").join(parts), int(deepest) + 8)
 
 

@@ -45,7 +45,7 @@ def rendered(folder: Path, commit: str, kind: str, name: str, now: Instant) -> s
         raise StoreError("the desired state of this generation cannot be read", code="BadRecord")
     index = indexed(git, commit)
     if kind == "job":
-        return _job(git, index, current, JobKey(name))
+        return _job(git, index, current, read.desired, JobKey(name))
     if kind == "node":
         return _node(git, index, current, read.desired, NodeName(name))
     first, last = index.commits["at"][0], index.commits["at"][-1]
@@ -56,7 +56,7 @@ def rendered(folder: Path, commit: str, kind: str, name: str, now: Instant) -> s
     return html_page(page, live=True)
 
 
-def _job(git: Git, index: Index, current: Generation, job: JobKey) -> str | None:
+def _job(git: Git, index: Index, current: Generation, desired: Desired, job: JobKey) -> str | None:
     found = list(islice(answers(index, Question(job=job)), _STEPS + 1))
     record = current.allocation.jobs.get(job)
     if record is None and not found:
@@ -66,11 +66,12 @@ def _job(git: Git, index: Index, current: Generation, job: JobKey) -> str | None
     if record is None:
         word, mood, why = "gone", "", "its file is gone and its record was dropped"
     else:
+        asked = desired.jobs.get(job)
         word, mood = str(record.state), _MOODS.get(record.state, "")
         why = _why(git, current, job)
         facts = (
             Fact(name="Since", told=when(record.since)), Fact(name="Queue", told=record.queue),
-            Fact(name="Attempt", told=str(record.attempt)), Fact(name="GPUs", told=str(record.gpus_held)),
+            Fact(name="Attempt", told=str(record.attempt)), Fact(name="GPUs held", told=f"{record.gpus_held} / {asked.gpus}" if asked is not None else str(record.gpus_held)),
             Fact(name="Asked by", told=by_whom(found[0].person, found[0].request) if found else "-"),
         )  # fmt: skip
         masks = record.placement.masks if record.placement is not None and record.gpus_held else {}

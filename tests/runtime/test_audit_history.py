@@ -14,6 +14,7 @@ from reconciler.model.units import MINUTE, SECOND, Instant
 from reconciler.render import page as page_module
 from reconciler.render.page import html_page
 from reconciler.render.page_values import NodeShown, Page, QueueShown, Sample, Share
+from reconciler.render.pictures import heat_map
 from reconciler.runtime.audit.exceptions import exceptions
 from reconciler.runtime.audit.glance import job_glance, masks
 from reconciler.runtime.audit.history import Entry, Question, answers, asked_by, by_path, explained, holders_at
@@ -292,7 +293,7 @@ def test_the_page_loads_nothing_and_escapes_what_it_is_given(access: Git, index:
     assert text.count("<section") == text.count("</section>") == 8
 
 
-def test_a_thousand_nodes_and_a_month_are_one_small_file() -> None:
+def a_thousand_nodes_and_a_month() -> Page:
     queues = tuple(f"team-{n}" for n in range(12))
     shown = tuple(
         QueueShown(
@@ -316,13 +317,27 @@ def test_a_thousand_nodes_and_a_month_are_one_small_file() -> None:
         for r in range(100)
         for begin, end in slices
     )
-    page = Page(
+    return Page(
         cluster="big", generation=9, commit="c" * 40, made=Instant(0), since=Instant(0), until=slices[-1][1], declared=8000, capacity=8000,
         held=7200, idle=800, stranded=100, phi=125_000, running=500, waiting=36, queues=shown, nodes=nodes, bars=(), shares=shares,
         samples=tuple(Sample(at=Instant(n * HOUR), phi=n * 1000, idle=100_000) for n in range(600)), decisions=(), more_decisions=0,
         losses=(), more_losses=0, lost_seconds=0, drift=(), seal="", sealed=True,
     )  # fmt: skip
-    assert len(html_page(page).encode()) < 3_000_000
+
+
+@pytest.mark.parametrize("nodes", [24, 90, 1000])
+def test_no_gpu_is_drawn_over_another(nodes: int) -> None:
+    page = a_thousand_nodes_and_a_month()
+    page = replace(page, nodes=page.nodes[:nodes])
+    drawing = heat_map(page, {queue.name: 0 for queue in page.queues})
+    cells = re.findall(r'<rect class="(?:q0|free|down)" x="([\d.]+)" y="([\d.]+)" width="(\d+)"', str(drawing.body))
+    assert len(cells) == len({(x, y) for x, y, _ in cells}) == nodes * 8
+    assert max(float(x) + int(wide) for x, _, wide in cells) <= drawing.width
+    assert max(float(y) + int(wide) for _, y, wide in cells) <= drawing.height
+
+
+def test_a_thousand_nodes_and_a_month_are_one_small_file() -> None:
+    assert len(html_page(a_thousand_nodes_and_a_month()).encode()) < 3_000_000
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
