@@ -15,6 +15,7 @@ from functools import lru_cache
 from reconciler.documents.places import from_spans
 from reconciler.documents.quantities import parse_instant
 from reconciler.errors import GangOpsError
+from reconciler.model.units import SECOND
 
 _PART = re.compile(rb"^([A-Za-z]+):(?: (.*))?\n((?: .*\n)*)", re.MULTILINE)
 _NODE = re.compile(rb'- node: "?([^"\n]+)"?\n +ranks: [^\n]*\n +gpus: "?([^"\n]*)"?')
@@ -24,6 +25,7 @@ _CODE = re.compile(rb"^  code: (\w+)$", re.MULTILINE)
 _NUMBER = re.compile(rb"^  ([A-Za-z]+): (\d+)$", re.MULTILINE)
 _LINE = re.compile(rb"^(generation|decidedAt|decisionVersion|trigger|desiredCommit): (.*)$", re.MULTILINE)
 _METRICS_BLOCK = re.compile(rb"^metrics:\n((?: .*\n)*)", re.MULTILINE)
+_WHOLE_SECONDS = len("2026-01-01T00:00:00+00:00")
 _METRICS = (b"declared", b"capacity", b"held", b"promised", b"idle", b"stranded", b"phiWhole")
 
 
@@ -149,7 +151,19 @@ def masks(words: str) -> dict[str, int]:
 def instant(text: str) -> int:
     """Nanoseconds; 0 for what is no instant."""
     try:
+        # What we write ourselves, nearly always: whole seconds, UTC. The general parser costs ten times as much.
+        if len(text) == _WHOLE_SECONDS and text.endswith("+00:00") and (day := _midnight(text[:10])):
+            return day + ((int(text[11:13]) * 60 + int(text[14:16])) * 60 + int(text[17:19])) * SECOND
         return parse_instant(text) if text else 0
+    except (GangOpsError, ValueError):
+        return 0
+
+
+@lru_cache(maxsize=64)
+def _midnight(day: str) -> int:
+    """The first instant of a day, 0 for what is no day: nearly all instants of a stretch are of one."""
+    try:
+        return parse_instant(f"{day}T00:00:00+00:00")
     except (GangOpsError, ValueError):
         return 0
 
