@@ -31,6 +31,7 @@ from reconciler.render.names import when
 from reconciler.render.table import table
 from reconciler.render.usage import (
     CSV_COLUMNS,
+    TypeShare,
     UsageRow,
     UsageTotal,
     usage_csv_cells,
@@ -41,7 +42,8 @@ from reconciler.render.usage import (
 from reconciler.runtime.audit.glance import masks
 from reconciler.runtime.audit.history import Entry, Holding, Question, answers, asked_by, by_path, explained, holders_at
 from reconciler.runtime.audit.index import indexed
-from reconciler.runtime.audit.usage import GROUPS, PERIODS, Hours, Used, labelled, scenes
+from reconciler.runtime.audit.scenes import labelled, scenes
+from reconciler.runtime.audit.usage import GROUPS, PERIODS, Hours, Used
 from reconciler.runtime.audit.usage import usage as usage_of
 from reconciler.runtime.clone import Clone
 from reconciler.runtime.replay import Replayed, replay_part
@@ -264,6 +266,13 @@ def _usage_values(found: Used) -> tuple[list[UsageRow], list[UsageTotal]]:
         UsageTotal(
             period=t.period, until=t.until, capacity=t.capacity, hours=columns(t.hours), idle=t.idle,
             unavailable=t.unavailable, undeclared=t.undeclared,
+            types=tuple(
+                TypeShare(
+                    gpu_type=k.gpu_type, capacity=k.capacity, allocated=k.allocated, reserved=k.reserved, idle=k.idle,
+                    unavailable=k.unavailable,
+                )
+                for k in t.types
+            ),
         )
         for t in found.totals
     ]  # fmt: skip

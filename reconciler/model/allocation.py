@@ -179,6 +179,7 @@ class Metrics:
     """The cluster's numbers after a decision. Phi = 1 - phi_whole / idle over NVLink domains (1 - x/0 is 0).
 
     `stranded` are idle GPUs outside wholly free NVLink domains; `capacity` excludes what is down or cordoned.
+    `idle_by_type` is only told where more than one GPU type is declared.
     """
 
     declared: int = 0
@@ -189,6 +190,7 @@ class Metrics:
     stranded: int = 0
     phi_whole: int = 0
     jobs: tuple[tuple[str, int], ...] = ()
+    idle_by_type: tuple[tuple[str, int], ...] = ()
 
     @property
     def phi_ppm(self) -> int:

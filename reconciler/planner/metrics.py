@@ -23,7 +23,8 @@ def metrics_of(supply: Supply, records: Mapping[JobKey, JobRecord]) -> Metrics:
         held += record.gpus_bound
         promised += len(record.promise.placement.ranks) if record.promise is not None else 0
     engines = supply.engines.values()
-    idle = sum(engine.free_gpus() for engine in engines)
+    idle_of = {str(kind): engine.free_gpus() for kind, engine in sorted(supply.engines.items())}
+    idle = sum(idle_of.values())
     stranded = sum(stranded_gpus(engine) for engine in engines)
     return Metrics(
         declared=sum(len(node.shape.gpus) for node in supply.ground.nodes),
@@ -34,4 +35,5 @@ def metrics_of(supply: Supply, records: Mapping[JobKey, JobRecord]) -> Metrics:
         stranded=stranded,
         phi_whole=idle - stranded,
         jobs=tuple((str(state), counts[state]) for state in sorted(counts)),
+        idle_by_type=tuple(idle_of.items()) if len(idle_of) > 1 else (),
     )

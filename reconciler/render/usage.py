@@ -32,6 +32,18 @@ class UsageRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TypeShare:
+    """One GPU type in one period, in GPU-nanoseconds: the parts add up to `capacity` exactly."""
+
+    gpu_type: str
+    capacity: int
+    allocated: int
+    reserved: int
+    idle: int
+    unavailable: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UsageTotal:
     """One period as a whole: the parts add up to `capacity` exactly."""
 
@@ -42,6 +54,7 @@ class UsageTotal:
     idle: int
     unavailable: int
     undeclared: int
+    types: tuple[TypeShare, ...] = ()
 
 
 def hours(nanoseconds: int) -> str:
@@ -83,6 +96,8 @@ def usage_table(
             else f"{told}\n" + table(head, cells, width=width, right=" ".join(head[2:]))
         )
         parts.append(_whole(total, markdown=markdown))
+        if len(total.types) > 1:
+            parts.append(_types(total.types, width, markdown=markdown))
     return "\n\n".join(parts)
 
 
@@ -104,6 +119,19 @@ def _whole(total: UsageTotal, *, markdown: bool) -> str:
     told = " + ".join(f"{name} {hours(value)} ({_percent(value, total.capacity)})" for name, value in named)
     outside = f"\noutside the inventory: {hours(total.undeclared)}" if total.undeclared else ""
     return f"capacity x time {hours(total.capacity)} = {told}{outside}"
+
+
+def _types(types: Sequence[TypeShare], width: int | None, *, markdown: bool) -> str:
+    head = ["GPU", "CAPACITY X TIME", "ALLOCATED", "RESERVED", "IDLE", "UNAVAILABLE"]
+    cells = [
+        [one.gpu_type or "-", hours(one.capacity), _some(one.allocated), _some(one.reserved), _some(one.idle), _some(one.unavailable)]
+        for one in types
+    ]  # fmt: skip
+    if not markdown:
+        head[1] = "CAPACITY"
+        return table(head, cells, width=width, right=" ".join(head[1:]))
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in cells)])
 
 
 def _some(value: int | None) -> str:
@@ -129,12 +157,19 @@ def usage_row_tree(row: UsageRow) -> dict[str, str | int | None]:
     }  # fmt: skip
 
 
-def usage_total_tree(total: UsageTotal) -> dict[str, str | int]:
+def usage_total_tree(total: UsageTotal) -> dict[str, object]:
     """A period for JSON. In GPU-nanoseconds, so that it adds up to the last digit."""
     return {
         "period": print_instant(total.period), "until": print_instant(total.until), "capacityNanoseconds": total.capacity,
         **{f"{name}Nanoseconds": value for name, value in zip(COLUMNS, total.hours, strict=True)},
         "idleNanoseconds": total.idle, "unavailableNanoseconds": total.unavailable, "undeclaredNanoseconds": total.undeclared,
+        "types": [
+            {
+                "gpuType": one.gpu_type, "capacityNanoseconds": one.capacity, "allocatedNanoseconds": one.allocated,
+                "reservedNanoseconds": one.reserved, "idleNanoseconds": one.idle, "unavailableNanoseconds": one.unavailable,
+            }
+            for one in total.types
+        ],
     }  # fmt: skip
 
 

@@ -24,7 +24,8 @@ from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.units import SECOND, CommitId, Digest, GpuSeconds, Instant, JobKey, LevelName, NodeName, QueueName
 from reconciler.runtime.audit.history import Question, answers, by_path, holders_at
 from reconciler.runtime.audit.index import index_file, indexed
-from reconciler.runtime.audit.usage import scenes, usage
+from reconciler.runtime.audit.scenes import scenes
+from reconciler.runtime.audit.usage import usage
 from reconciler.runtime.generation import trailers
 from reconciler.store.runner import Git
 from reconciler.store.walk import pack, write_commit_graph

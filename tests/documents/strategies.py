@@ -182,6 +182,7 @@ metrics = st.builds(
     stranded=numbers,
     phi_whole=numbers,
     jobs=st.lists(st.tuples(names, small), max_size=3).map(tuple),
+    idle_by_type=st.lists(st.tuples(names, small), max_size=3).map(tuple),
 )
 summaries = st.builds(
     Summary,

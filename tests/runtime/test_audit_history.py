@@ -21,13 +21,14 @@ from reconciler.runtime.audit.history import Entry, Question, answers, asked_by,
 from reconciler.runtime.audit.index import Index, gpus_in, index_file, indexed
 from reconciler.runtime.audit.picture import picture
 from reconciler.runtime.audit.reel import frames
-from reconciler.runtime.audit.usage import Hours, labelled, scenes, usage
+from reconciler.runtime.audit.scenes import labelled, scenes
+from reconciler.runtime.audit.usage import Hours, usage
 from reconciler.runtime.generation import read_generation
 from reconciler.runtime.reading import DesiredReader
 from reconciler.store.runner import Git
 from reconciler.store.statecommit import Writer
 from reconciler.store.walk import first_parents, write_commit_graph
-from tests.runtime.lab import Lab, job_file, job_text
+from tests.runtime.lab import NODES, PROFILE, Lab, job_file, job_text
 from tests.store.world import STATE, git, new_repository
 
 HOUR = 3600 * SECOND
@@ -252,6 +253,47 @@ def test_what_a_failure_threw_away_is_counted_from_the_last_checkpoint(access: G
     assert 16 * 600 <= lost <= 16 * 610
     assert rows["nlp/sft"].hours.running > rows["nlp/sft"].hours.lost_failed
     assert rows["nlp/big"].hours.lost_failed == 0
+
+
+def test_idle_and_unavailable_of_each_gpu_type(lab: Lab) -> None:
+    """Four nodes of eight: two of each type; one L40S node is cordoned after an hour, one H100 node is held from then on."""
+    profile = PROFILE.replace("name: small", "name: inference").replace("H100", "L40S")
+    mixed = NODES.replace("profile: small, rack: r02", "profile: inference, rack: r02")
+    lab.begin(**{"cluster-state/inventory/inference.yaml": profile, "cluster-state/inventory/nodes.yaml": mixed})
+    desk = lab.desk()
+    lab.clock.advance(MINUTE)
+    desk.settle()
+    seen = desk.summary.decided_at
+    lab.clock.advance(HOUR)
+    lab.desire(
+        {
+            job_file("a"): job_text("a", 8, more="  gpuType: H100\n"),
+            "cluster-state/inventory/nodes.yaml": mixed.replace(
+                "inference, rack: r02}", "inference, rack: r02, overrides: {gpu-004: {cordoned: fan}}}"
+            ),
+        }
+    )
+    desk.settle()
+    lab.clock.advance(HOUR)
+    lab.desire({job_file("a"): None})
+    desk.settle()
+    access = lab.remote.git
+    index = indexed(access, lab.tip)
+    placed = next(
+        index.commits["at"][index.events["commit"][e]]
+        for e in range(len(index.events["commit"]))
+        if index.text("place", e)
+    )
+    end = index.commits["at"][-1]
+    (total,) = usage(index, scenes(access, index), since=seen, until=Instant(end)).totals
+    types = {one.gpu_type: one for one in total.types}
+    assert {kind: one.capacity for kind, one in types.items()} == dict.fromkeys(("H100", "L40S"), 16 * (end - seen))
+    assert (types["H100"].unavailable, types["L40S"].allocated) == (0, 0)
+    assert types["L40S"].unavailable == 8 * (end - placed)
+    assert types["L40S"].idle == 16 * (end - seen) - 8 * (end - placed)
+    for one in total.types:
+        assert one.capacity == one.allocated + one.reserved + one.idle + one.unavailable
+    assert total.hours.allocated == types["H100"].allocated > 0
 
 
 def test_usage_by_label(access: Git, index: Index) -> None:

@@ -16,7 +16,8 @@ from reconciler.model.units import SECOND, Instant
 from reconciler.runtime.audit.findings import Bounds
 from reconciler.runtime.audit.history import Question, answers, by_path, holders_at
 from reconciler.runtime.audit.index import Index, index_file, indexed
-from reconciler.runtime.audit.usage import scenes, usage
+from reconciler.runtime.audit.scenes import scenes
+from reconciler.runtime.audit.usage import usage
 from reconciler.runtime.audit.verify import verify
 from reconciler.runtime.generation import read_generation
 from reconciler.runtime.replay import replay_part

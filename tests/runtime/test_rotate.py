@@ -14,7 +14,8 @@ from reconciler.model.units import SECOND, JobKey
 from reconciler.runtime.audit.findings import Verdict
 from reconciler.runtime.audit.history import Question, answers, by_path
 from reconciler.runtime.audit.index import indexed
-from reconciler.runtime.audit.usage import scenes, usage
+from reconciler.runtime.audit.scenes import scenes
+from reconciler.runtime.audit.usage import usage
 from reconciler.runtime.audit.verify import verify
 from reconciler.runtime.clone import open_clone
 from reconciler.runtime.generation import read_generation

@@ -5,9 +5,12 @@ glance    the few facts of a job's record that questions are asked of, without l
 index     those facts of every generation, in one file beside the clone
 origins   who asked for a job, and through which pull request
 history   answers by job, node, GPU, queue, person, pull request and time
+scenes    what the cluster was over the record
 usage     GPU-hours, adding up exactly to capacity times time
 signers   who may sign a generation: the list in its parent's desired state
 verify    whether the whole record is true: `ends` of the chain, `parts` judged side by side by `judge`, then the `whole`
+exceptions what a person should look at
+export    decisions as in-toto statements
 
 Belongs here: reading what was committed. Does not belong here: anything that asks an agent, a clock or a network.
 """

@@ -24,6 +24,8 @@ _ROW = re.compile(rb"^  - tasks: .*\n(?:    .*\n)*", re.MULTILINE)
 _CODE = re.compile(rb"^  code: (\w+)$", re.MULTILINE)
 _NUMBER = re.compile(rb"^  ([A-Za-z]+): (\d+)$", re.MULTILINE)
 _LINE = re.compile(rb"^(generation|decidedAt|decisionVersion|trigger|desiredCommit): (.*)$", re.MULTILINE)
+_IDLE = re.compile(rb"^  idleByType:\n((?:    .*\n)*)", re.MULTILINE)
+_PAIR = re.compile(rb"    - - (.*)\n      - (\d+)\n")
 _METRICS_BLOCK = re.compile(rb"^metrics:\n((?: .*\n)*)", re.MULTILINE)
 _WHOLE_SECONDS = len("2026-01-01T00:00:00+00:00")
 _METRICS = (b"declared", b"capacity", b"held", b"promised", b"idle", b"stranded", b"phiWhole")
@@ -50,7 +52,10 @@ class JobGlance:
 
 @dataclass(frozen=True, slots=True)
 class SummaryGlance:
-    """A summary in short; `metrics` are declared, capacity, held, promised, idle, stranded, whole-domain idle GPUs."""
+    """A summary in short; `metrics` are declared, capacity, held, promised, idle, stranded, whole-domain idle GPUs.
+
+    `idle_by_type` is `TYPE:GPUS` words, "" where the record says none: then there is one type, or it is not known.
+    """
 
     generation: int
     at: int
@@ -58,6 +63,7 @@ class SummaryGlance:
     trigger: str
     desired: str
     metrics: tuple[int, ...]
+    idle_by_type: str
 
 
 def job_glance(content: bytes) -> JobGlance:
@@ -132,7 +138,13 @@ def summary_glance(content: bytes) -> SummaryGlance:
         trigger=_plain(lines.get(b"trigger", b"")),
         desired=_plain(lines.get(b"desiredCommit", b"")),
         metrics=tuple(_whole(told.get(name, b"")) for name in _METRICS),
+        idle_by_type=_idle_by_type(metrics[1]) if metrics else "",
     )
+
+
+def _idle_by_type(block: bytes) -> str:
+    found = _IDLE.search(block)
+    return " ".join(f"{_plain(kind)}:{gpus.decode()}" for kind, gpus in _PAIR.findall(found[1])) if found else ""
 
 
 @lru_cache(maxsize=4096)

@@ -42,7 +42,7 @@ Progress = Callable[[int, int], None]
 
 COMMIT_COLUMNS = {
     "generation": "q", "at": "q", "version": "i", "trigger": "i", "desired": "i", "scenery": "b",
-    "declared": "i", "capacity": "i", "held": "i", "promised": "i", "idle": "i", "stranded": "i", "whole": "i",
+    "declared": "i", "capacity": "i", "held": "i", "promised": "i", "idle": "i", "stranded": "i", "whole": "i", "idleOf": "i",
 }  # fmt: skip
 EVENT_COLUMNS = {
     "commit": "i", "job": "i", "queue": "i", "state": "i", "phase": "i", "code": "i", "cause": "i", "outcome": "i",
@@ -204,6 +204,7 @@ class _Builder:
             number(desired or told.desired),
             scenery,
             *told.metrics,
+            number(told.idle_by_type),
         )
 
     def _events(self, position: int, path: str, content: bytes) -> Iterator[tuple[int, ...]]:

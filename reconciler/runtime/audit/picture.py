@@ -17,7 +17,8 @@ from reconciler.render.page_values import Bar, DecisionShown, LossShown, NodeSho
 from reconciler.render.pictures import MOST_ROWS
 from reconciler.runtime.audit.glance import masks
 from reconciler.runtime.audit.index import EVICTED, HOLDING, Index, gpus_in
-from reconciler.runtime.audit.usage import Used, scenes, usage
+from reconciler.runtime.audit.scenes import scenes
+from reconciler.runtime.audit.usage import Used, usage
 from reconciler.runtime.generation import Generation
 from reconciler.store.history import parse_commit
 from reconciler.store.objects import raw_commits

@@ -16,20 +16,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 
-from reconciler.documents.layout import JOBS
-from reconciler.documents.loader import STATE_LIMITS, load
-from reconciler.documents.record import FROZEN
 from reconciler.errors import UsageError
-from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import SECOND, Instant, JobKey, document_of
 from reconciler.runtime.audit.glance import masks
 from reconciler.runtime.audit.index import EVICTED, HOLDING, Index
-from reconciler.runtime.reading import DesiredReader
-from reconciler.store.objects import subtree
-from reconciler.store.runner import Git
-from reconciler.store.trees import read_tree
-from reconciler.store.walk import objects_named
+from reconciler.runtime.audit.scenes import Scene
 
 GROUPS = ("queue", "user", "type", "job", "task", "total")
 PERIODS = ("all", "day", "week", "month")
@@ -37,24 +29,6 @@ _COLUMN_OF = {
     JobState.STARTING: "starting", JobState.RUNNING: "running", JobState.LOST: "stalled",
     JobState.REPAIRING: "stalled", JobState.STOPPING: "stopping",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """The cluster from one generation on: GPU type and GPU mask of each node, and what each (queue, type)
-    without queues below it is guaranteed and may have."""
-
-    position: int
-    nodes: Mapping[str, tuple[str, int]]
-    guaranteed: Mapping[tuple[str, str], int]
-    ceiling: Mapping[tuple[str, str], int]
-
-    def declared(self) -> dict[str, int]:
-        """GPUs by type."""
-        found: dict[str, int] = defaultdict(int)
-        for kind, mask in self.nodes.values():
-            found[kind] += mask.bit_count()
-        return dict(found)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,6 +67,18 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TypeTotal:
+    """One GPU type in one period: `capacity` is exactly the sum of the other four."""
+
+    gpu_type: str
+    capacity: int
+    allocated: int
+    reserved: int
+    idle: int
+    unavailable: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Total:
     """All of one period: `capacity` is exactly the sum of `hours.allocated`, `hours.reserved`, `idle` and `unavailable`.
 
@@ -106,6 +92,7 @@ class Total:
     idle: int
     unavailable: int
     undeclared: int
+    types: tuple[TypeTotal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,63 +102,6 @@ class Used:
     by: str
     rows: tuple[Row, ...]
     totals: tuple[Total, ...]
-
-
-# --- what the cluster was ---
-
-
-def scenes(git: Git, index: Index) -> list[Scene]:
-    """The inventory and quotas over the record, read again only where their files changed. Raises StoreError."""
-    reader = DesiredReader(git)
-    found: list[Scene] = []
-    for position, changed in enumerate(index.commits["scenery"]):
-        if not changed and position:
-            continue
-        commit = index.ids[position]
-        tree = read_tree(git, commit, ("frozen",), optional=("frozen",))
-        frozen = {entry.path.removeprefix(FROZEN): tree.blobs[entry.oid] for entry in tree.entries}
-        has_desired = subtree(git, commit, "desired/cluster-state") is not None
-        named = index.texts[index.commits["desired"][position]]
-        desired = reader.recorded(commit, named, frozen).desired if has_desired else None
-        if desired is not None:
-            found.append(scene_of(position, desired))
-    return found
-
-
-def scene_of(position: int, desired: Desired) -> Scene:
-    """What usage needs of a desired state."""
-    inner = {queue.parent for queue in desired.quotas.queues.values()}
-    queues = [queue for queue in desired.quotas.queues.values() if queue.name not in inner]
-    return Scene(
-        position=position,
-        nodes={node.name: (node.shape.gpu_type, node.shape.all_gpus) for node in desired.inventory.nodes},
-        guaranteed={(q.name, kind): gpus for q in queues for kind, gpus in q.guaranteed.items()},
-        ceiling={(q.name, kind): gpus for q in queues for kind, gpus in q.ceiling.items()},
-    )
-
-
-def labelled(git: Git, index: Index, label: str) -> Callable[[int], str]:
-    """By which value of a label an event counts, read from the job's file as the event's decision knew it."""
-    known: dict[tuple[int, int], str] = {}
-    pairs = sorted(set(zip(index.events["job"], index.events["asked"], strict=True)))
-    names = [
-        f"{index.texts[asked]}:{JOBS}{document_of(JobKey(index.texts[job]))}.yaml" for job, asked in pairs if asked
-    ]
-    contents = objects_named(git, names)
-    for (job, asked), content in zip((p for p in pairs if p[1]), contents, strict=True):
-        known[job, asked] = _label(content, label)
-    return lambda event: known.get((index.events["job"][event], index.events["asked"][event]), "")
-
-
-def _label(content: bytes | None, label: str) -> str:
-    documents = load(content, "job", STATE_LIMITS).documents if content is not None else ()
-    tree = documents[0].value if documents else None
-    metadata = tree.get("metadata") if isinstance(tree, dict) else None
-    labels = metadata.get("labels") if isinstance(metadata, dict) else None
-    return str(labels.get(label, "")) if isinstance(labels, dict) else ""
-
-
-# --- adding up ---
 
 
 def usage(
@@ -210,6 +140,8 @@ def _key(index: Index, by: str) -> Callable[[int], str]:
 
 Bucket = tuple[int, str, str]
 """Period's number, key, GPU type."""
+_Kind = tuple[int, str]
+"""Period's number, GPU type."""
 
 
 @dataclass(slots=True)
@@ -365,11 +297,25 @@ class _Sweep:
             for (at, _, _), one in self._buckets.items():
                 if at == number:
                     hours.add(one)
-            unused = capacity[number] - hours.allocated - hours.reserved
-            free = min(idle[number], max(0, unused))
+            types = tuple(self._types(number, capacity, idle))
             yield Total(
-                period=Instant(bound), until=Instant(self._bounds[number + 1]), capacity=capacity[number], hours=hours,
-                idle=free, unavailable=unused - free, undeclared=self._undeclared[number],
+                period=Instant(bound), until=Instant(self._bounds[number + 1]), hours=hours, types=types,
+                capacity=sum(one.capacity for one in types), idle=sum(one.idle for one in types),
+                unavailable=sum(one.unavailable for one in types), undeclared=self._undeclared[number],
+            )  # fmt: skip
+
+    def _types(self, period: int, capacity: Mapping[_Kind, int], idle: Mapping[_Kind, int]) -> Iterator[TypeTotal]:
+        hours: dict[str, Hours] = defaultdict(Hours)
+        for (at, _, kind), one in self._buckets.items():
+            if at == period:
+                hours[kind].add(one)
+        for kind in sorted({kind for at, kind in capacity if at == period} | hours.keys()):
+            allocated, reserved = hours[kind].allocated, hours[kind].reserved
+            unused = capacity[period, kind] - allocated - reserved
+            free = min(idle[period, kind], max(0, unused))
+            yield TypeTotal(
+                gpu_type=kind, capacity=capacity[period, kind], allocated=allocated, reserved=reserved, idle=free,
+                unavailable=unused - free,
             )  # fmt: skip
 
     def _spans(self) -> Iterator[tuple[int, int, int]]:
@@ -384,18 +330,29 @@ class _Sweep:
                 yield position, number, span
                 start += span
 
-    def _capacity(self) -> tuple[dict[int, int], dict[int, int]]:
-        capacity: dict[int, int] = defaultdict(int)
-        idle: dict[int, int] = defaultdict(int)
+    def _capacity(self) -> tuple[dict[_Kind, int], dict[_Kind, int]]:
+        """Declared and idle GPU-nanoseconds by period and type."""
+        capacity: dict[_Kind, int] = defaultdict(int)
+        idle: dict[_Kind, int] = defaultdict(int)
         starts = [scene.position for scene in self._world]
-        sizes = [sum(scene.declared().values()) for scene in self._world]
+        sizes = [scene.declared() for scene in self._world]
         current = 0
         for position, number, span in self._spans():
             while current + 1 < len(starts) and starts[current + 1] <= position:
                 current += 1
-            capacity[number] += sizes[current] * span
-            idle[number] += self._index.commits["idle"][position] * span
+            for kind, gpus in sizes[current].items():
+                capacity[number, kind] += gpus * span
+            for kind, gpus in self._idle_at(position, sizes[current]).items():
+                idle[number, kind] += gpus * span
         return capacity, idle
+
+    def _idle_at(self, position: int, declared: Mapping[str, int]) -> dict[str, int]:
+        """Idle GPUs by type as the record says; of several types whose idle GPUs it does not tell apart, none."""
+        commits = self._index.commits
+        words = self._index.texts[commits["idleOf"][position]].split()
+        if words:
+            return {kind: int(gpus) for kind, _, gpus in (word.rpartition(":") for word in words)}
+        return dict.fromkeys(declared, commits["idle"][position]) if len(declared) == 1 else {}
 
     def _quota(self, which: Callable[[Scene], Mapping[tuple[str, str], int]]) -> dict[Bucket, int]:
         """GPU-nanoseconds of a quota by period, queue and type."""
