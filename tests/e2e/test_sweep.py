@@ -13,7 +13,8 @@ import pytest
 from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.units import JobKey, task_key
 from reconciler.runtime.audit.index import indexed
-from reconciler.runtime.audit.usage import scenes, usage
+from reconciler.runtime.audit.scenes import scenes
+from reconciler.runtime.audit.usage import usage
 from reconciler.runtime.clone import Clone, open_clone
 from reconciler.runtime.demo.stage import Stage
 from reconciler.runtime.generation import Generation, read_generation

@@ -13,7 +13,8 @@ from reconciler.model.units import JobKey, task_key
 from reconciler.runtime.audit.history import Entry, Question, answers, asked_by, by_path, explained, holders_at
 from reconciler.runtime.audit.index import Index, index_file, indexed
 from reconciler.runtime.audit.reel import frames
-from reconciler.runtime.audit.usage import labelled, scenes, usage
+from reconciler.runtime.audit.scenes import labelled, scenes
+from reconciler.runtime.audit.usage import usage
 from reconciler.runtime.generation import read_generation
 from reconciler.runtime.reading import DesiredReader
 from reconciler.store.statecommit import Writer
