@@ -15,9 +15,9 @@ from reconciler.documents.check import Item
 from reconciler.documents.cpulist import print_cpus
 from reconciler.documents.hostlist import expand
 from reconciler.documents.surroundings import nic_label
-from reconciler.model.desired import AgentRules, RepositoryRules, Window
+from reconciler.model.desired import AgentRules, RepositoryRules, SlurmRules, Window
 from reconciler.model.gpu_models import models_of
-from reconciler.model.inventory import GpuSlot, Inventory, Level, Node, NodeShape, NumaNode, Taint
+from reconciler.model.inventory import AGENTS, GpuSlot, Inventory, Level, Node, NodeShape, NumaNode, Taint
 from reconciler.model.queue import PriorityClass, Queue, QuotaTree, Scheduling
 from reconciler.model.units import (
     NODE_LEVEL,
@@ -43,8 +43,13 @@ IMPLICIT_CLASS: Final = PriorityClass(
 # --- inventory ------------------------------------------------------------------------------------------------------
 
 
-def inventory_of(fabrics: Iterable[Item], profiles: Iterable[Item], node_sets: Iterable[Item]) -> Inventory:
-    """All declared nodes sorted by name. Fabrics have the same levels; their racks are unique together."""
+def inventory_of(
+    fabrics: Iterable[Item], profiles: Iterable[Item], node_sets: Iterable[Item], engine: str = AGENTS
+) -> Inventory:
+    """All declared nodes sorted by name. Fabrics have the same levels; their racks are unique together.
+
+    `engine` is the cluster's, for node sets that name none.
+    """
     cabling = {item.name: item.model.spec for item in fabrics}
     specs = {item.name: item.model.spec for item in profiles}
     shapes = {name: _shape(name, spec) for name, spec in specs.items()}
@@ -54,7 +59,7 @@ def inventory_of(fabrics: Iterable[Item], profiles: Iterable[Item], node_sets: I
         return Inventory(levels=(), nodes=())
     nodes: dict[NodeName, Node] = {}
     for item in node_sets:
-        for node in _nodes_of(item.model.spec, shapes, networks, cabling):
+        for node in _nodes_of(item.model.spec, shapes, networks, cabling, engine):
             nodes.setdefault(node.name, node)
     return Inventory(
         levels=tuple(
@@ -149,6 +154,7 @@ def _nodes_of(
     shapes: Mapping[str, NodeShape],
     networks: Mapping[str, Mapping[str, str]],
     cabling: Mapping[str, Any],
+    engine: str,
 ) -> list[Node]:
     if spec.profile not in shapes:
         return []
@@ -164,6 +170,7 @@ def _nodes_of(
         taints=_taints(spec.taints),
         cordoned=spec.cordoned or "",
         dead=spec.dead,
+        engine=spec.engine or engine,
     )
     return [_with_override(replace(base, name=NodeName(name)), overrides.get(name)) for name in spec.nodes]
 
@@ -348,6 +355,19 @@ def agent_rules_of(spec: Any) -> AgentRules:
         lost_after=said.lost_after,
         lease_margin=said.lease_margin,
         mass_loss_ppm=said.mass_loss.max_share,
+    )
+
+
+def slurm_rules_of(spec: Any) -> SlurmRules:
+    """How work is handed to Slurm."""
+    said = spec.slurm
+    return SlurmRules(
+        pin_gpus=said.pin_gpus == "auto",
+        partition=said.partition,
+        account=said.account,
+        folder=said.folder.rstrip("/") or "/",
+        poll_interval=said.poll_interval,
+        timeout=said.timeout,
     )
 
 

@@ -21,6 +21,7 @@ from reconciler.documents.convert_cluster import (
     quotas_of,
     repository_rules_of,
     scheduling_of,
+    slurm_rules_of,
     windows_of,
 )
 from reconciler.documents.layout import CONFIG, is_document, is_job, key_of, lint_layout
@@ -167,7 +168,9 @@ def cluster_of(items: Iterable[Item]) -> Cluster:
     """What these documents say about the cluster; jobs among them are not looked at."""
     documents = documents_of(items)
     config = next((item.model.spec for item in documents.of("ClusterConfig")), ClusterSpec())
-    inventory = inventory_of(documents.of("Fabric"), documents.of("NodeProfile"), documents.of("NodeSet"))
+    inventory = inventory_of(
+        documents.of("Fabric"), documents.of("NodeProfile"), documents.of("NodeSet"), config.engine
+    )
     quotas = quotas_of(documents.of("Queue"), inventory)
     classes = classes_of(documents.of("PriorityClass"))
     scheduling = scheduling_of(config)
@@ -185,6 +188,7 @@ def cluster_of(items: Iterable[Item]) -> Cluster:
         scheduling=scheduling,
         agents=agent_rules_of(config),
         repository=repository_rules_of(config),
+        slurm=slurm_rules_of(config),
         inventory=inventory,
         quotas=quotas,
         classes=classes,

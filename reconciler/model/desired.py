@@ -53,6 +53,22 @@ class AgentRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmRules:
+    """How the Slurm engine submits (`ClusterConfig.spec.slurm`). `partition` and `account` "" are Slurm's defaults.
+
+    `pin_gpus`: ask for the decided GPUs one by one, on nodes whose GRES have a type of its own for each slot.
+    `folder` lies on the file system that nodes and reconciler share: logs and receipts.
+    """
+
+    pin_gpus: bool = True
+    partition: str = ""
+    account: str = ""
+    folder: str = "/var/spool/gangops"
+    poll_interval: Nanoseconds = Nanoseconds(2 * SECOND)
+    timeout: Nanoseconds = Nanoseconds(10 * SECOND)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryRules:
     """How the record is kept (`ClusterConfig.spec.repository`). Shares are in millionths."""
 
@@ -107,6 +123,7 @@ class Desired:
     blocked: str = ""
     policy: Mapping[JobKey, PolicyHold] = field(default_factory=dict)
     arrays: Mapping[JobKey, Job] = field(default_factory=dict)
+    slurm: SlurmRules = SlurmRules()
 
     def job_of(self, document: JobKey) -> Job | None:
         """What a job's document says, of an array or not."""

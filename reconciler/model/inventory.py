@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from reconciler.model.units import BitsPerSecond, Bytes, DomainName, GpuType, LevelName, Nanoseconds, NodeName
+
+AGENTS: Final = "agents"
+SLURM: Final = "slurm"
+"""Engines, as documents name them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +113,7 @@ class Node:
     """One declared node: its shape and its domain at each level above node.
 
     `path` has one domain a level between node and cluster, outermost first: (spine group, rack).
-    `failed` is the bit mask of GPUs declared failed.
+    `failed` is the bit mask of GPUs declared failed. `engine` is who starts and stops work on it.
     """
 
     name: NodeName
@@ -119,6 +124,7 @@ class Node:
     cordoned: str = ""
     failed: int = 0
     dead: bool = False
+    engine: str = AGENTS
 
     @property
     def rack(self) -> DomainName:

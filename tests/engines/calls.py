@@ -13,6 +13,7 @@ from reconciler.engines.agents import AgentEngine, AgentSettings
 from reconciler.engines.certificates import Credentials, issue_node, issue_server, make_ca
 from reconciler.model.units import Nanoseconds, NodeName
 from reconciler.wire import SYNC_PATH, Answer, Report, decode_answer, encode
+from tests.engines.contract import AgentNodes
 from tests.engines.fake import NEW_YEAR, FakeClock, FakeNode
 
 # TLS judges certificates by the real clock, whatever the fake one says.
@@ -52,7 +53,7 @@ class Caller:
         self._connection.close()
 
 
-class TlsWorld:
+class TlsWorld(AgentNodes):
     """An `AgentEngine` on loopback and a caller for each node."""
 
     def __init__(self, folder: Path, names: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Every engine against the one contract: the real one over TLS, and the fake the loop's tests stand on."""
+"""Every engine against the one contract: agents over TLS, real Slurm, and the fake the loop's tests stand on."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import pytest
 
 from tests.engines.builders import desired_of
 from tests.engines.calls import TlsWorld
-from tests.engines.contract import NODES, EngineContract
+from tests.engines.contract import NODES, AgentContract, AgentNodes, EngineContract
 from tests.engines.fake import FakeClock, FakeCluster, FakeEngine, FakeNode
+from tests.engines.slurm_cluster import SlurmCluster
+from tests.engines.slurm_world import SlurmWorld
 
 
-class FakeWorld:
+class FakeWorld(AgentNodes):
     """The fake's nodes call in by themselves, so `sync` only lets the engine look."""
 
     def __init__(self) -> None:
@@ -28,7 +30,7 @@ class FakeWorld:
         self.engine._all_call()
 
 
-class TestAgentEngine(EngineContract):
+class TestAgentEngine(AgentContract):
     @pytest.fixture
     def world(self, tmp_path: Path) -> Iterator[TlsWorld]:
         world = TlsWorld(tmp_path, NODES)
@@ -36,7 +38,17 @@ class TestAgentEngine(EngineContract):
         world.close()
 
 
-class TestFakeEngine(EngineContract):
+class TestFakeEngine(AgentContract):
     @pytest.fixture
     def world(self) -> FakeWorld:
         return FakeWorld()
+
+
+@pytest.mark.slurm
+@pytest.mark.xdist_group("slurm")
+class TestSlurmEngine(EngineContract):
+    @pytest.fixture
+    def world(self, slurm: SlurmCluster) -> Iterator[SlurmWorld]:
+        world = SlurmWorld(slurm)
+        yield world
+        world.engine.stop()

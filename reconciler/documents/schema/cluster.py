@@ -174,6 +174,24 @@ class AgentRules(Strict):
     """When it is our own link."""
 
 
+class SlurmRules(Strict):
+    """How work is handed to Slurm, where Slurm is the engine."""
+
+    pin_gpus: Literal["auto", "off"] = "auto"
+    """auto: ask for exactly the decided GPUs on nodes whose gres.conf gives each slot a type of its own; off: Slurm
+    picks the index, and what it picked is recorded. Whole nodes need neither."""
+    partition: Annotated[Line, Field(pattern=r"^[A-Za-z0-9_.-]*$")] = ""
+    """Where jobs are submitted; empty is Slurm's default partition."""
+    account: Annotated[Line, Field(pattern=r"^[A-Za-z0-9_.-]*$")] = ""
+    """The account that Slurm charges; empty is the submitter's default."""
+    folder: Annotated[str, Field(pattern=r"^/[^\x00-\x1f]*$")] = "/var/spool/gangops"
+    """Logs and receipts of jobs, on the file system that the nodes and the reconciler share."""
+    poll_interval: Duration = 2 * 10**9
+    """How often Slurm is looked at."""
+    timeout: Duration = 10 * 10**9
+    """How long one call of Slurm may take before Slurm counts as not heard."""
+
+
 class Trust(Strict):
     """Files, relative to cluster-state/, that say whom to believe."""
 
@@ -203,6 +221,8 @@ class ClusterSpec(Strict):
     """How jobs are ordered and displaced."""
     agents: AgentRules = AgentRules.model_construct()
     """How silence is judged."""
+    slurm: SlurmRules = SlurmRules.model_construct()
+    """How work is handed to Slurm."""
     trust: Trust = Trust.model_construct()
     """Whom to believe."""
     limits: Limits = Limits.model_construct()

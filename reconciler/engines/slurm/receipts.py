@@ -1,0 +1,112 @@
+"""What did a gang leave on the shared file system: its receipts, its checkpoint marker, its last heartbeat?
+
+A shared file system may hang, and whatever jobs wrote there is theirs: files are read in a thread that is waited for
+briefly, a bounded part of each, never through a symbolic link. What could not be read in time is as it was last seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TooLate
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from reconciler.engines.slurm.judge import NO_RECEIPT, Receipt
+from reconciler.engines.slurm.script import BEGUN, ENDED
+from reconciler.engines.slurm.submit import attempt_folder
+from reconciler.model.desired import SlurmRules
+from reconciler.wire import AttemptOrder
+
+PATIENCE: Final = 2.0
+_MOST_BYTES: Final = 64 << 10
+_EXIT: Final = re.compile(r"\bexit=([0-9]{1,3})\b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What one attempt left behind. `marker` is an mtime in ns, None when there is none."""
+
+    receipt: Receipt = NO_RECEIPT
+    marker: int | None = None
+    progress: Mapping[str, Any] = field(default_factory=dict)
+
+
+NOTHING_LEFT: Final = Left()
+
+
+class Lookout:
+    """Reads what attempts leave, and never waits long for it."""
+
+    def __init__(self) -> None:
+        self._readers = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gangops-slurm-files")
+        self._known: dict[tuple[str, int], Left] = {}
+        self._running: Future[dict[tuple[str, int], Left]] | None = None
+
+    def look(self, orders: Iterable[AttemptOrder], rules: SlurmRules) -> Mapping[tuple[str, int], Left]:
+        """What each attempt left, as far as it could be read by now."""
+        if self._running is None:
+            self._running = self._readers.submit(_read_all, tuple(orders), rules)
+        try:
+            self._known = self._running.result(timeout=PATIENCE)
+        except TooLate:
+            return self._known
+        self._running = None
+        return self._known
+
+    def close(self) -> None:
+        """End the thread, as soon as it comes back from the file system."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
+
+
+def _read_all(orders: tuple[AttemptOrder, ...], rules: SlurmRules) -> dict[tuple[str, int], Left]:
+    return {(order.job, order.attempt): _read(order, rules) for order in orders}
+
+
+def _read(order: AttemptOrder, rules: SlurmRules) -> Left:
+    folder = Path(attempt_folder(rules, order.job, order.attempt))
+    ended = _EXIT.search(_tail(folder / ENDED))
+    beat = order.run.heartbeatFile
+    return Left(
+        receipt=Receipt(begun=_mtime(folder / BEGUN) is not None, code=int(ended[1]) if ended else None),
+        marker=_mtime(Path(order.checkpoint.marker)) if order.checkpoint else None,
+        progress=_progress(Path(beat)) if beat.startswith("/") else {},
+    )
+
+
+def _mtime(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except (OSError, ValueError):
+        return None
+
+
+def _progress(path: Path) -> Mapping[str, Any]:
+    lines = _tail(path).strip().splitlines()
+    try:
+        found = json.loads(lines[-1]) if lines else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _tail(path: Path) -> str:
+    """The last part of a plain file; "" for anything else."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return ""
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            return ""
+        return os.pread(handle, _MOST_BYTES, max(0, found.st_size - _MOST_BYTES)).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(handle)
