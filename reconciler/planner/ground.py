@@ -1,7 +1,8 @@
 """The inventory as numbers: node 17, level 2, the mask of all its GPUs. Made once for an inventory.
 
-Levels of the Fabric that lie inside a node all mean its NVLink islands. What is free, healthy or open is for
-`capacity`.
+Levels of the Fabric that lie inside a node all mean its NVLink islands. Where several engines start work, each has a
+domain of its own just below the cluster, at a level that no Fabric names and that every gang lies inside: so no search
+has to know that a gang cannot span engines. What is free, healthy or open is for `capacity`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ from reconciler.model.observed import Observed
 from reconciler.model.units import CLUSTER_LEVEL, NODE_LEVEL, NVLINK_LEVEL, Gpus, GpuType, LevelName, NodeName
 from reconciler.topology.capacity import Capacity
 from reconciler.topology.drift import effective, split_off
-from reconciler.topology.tree import Level, Tree, build_tree, node_shape
+from reconciler.topology.tree import ROOT, Level, Tree, build_tree, node_shape
 
 NOTHING_SEEN: Final = Observed()
+_ENGINE_LEVEL: Final = "(engine)"  # no name that a document could use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """The inventory as numbers: node 17 is `nodes[17]`, in the tree's order. `levels` has every level's name."""
+    """The inventory as numbers: node 17 is `nodes[17]`, in the tree's order. `levels` has every level's name.
+
+    `floor` is the outermost level that a gang may span: the cluster, or where there are several engines that of one.
+    """
 
     inventory: Inventory
     tree: Tree
@@ -31,6 +36,7 @@ class Ground:
     types: tuple[GpuType, ...]
     members: Mapping[GpuType, tuple[int, ...]]
     levels: Mapping[LevelName, Level]
+    floor: Level
     tainted: bool
     largest: Mapping[GpuType, tuple[Gpus, ...]]  # GPUs of the largest domain of each level, outermost first
     islands: Mapping[GpuType, frozenset[int]]  # the sizes of NVLink islands inside nodes
@@ -50,7 +56,9 @@ class Ground:
         return level if level is not None and level <= self.tree.leaf_level else None
 
     def level_name(self, level: Level) -> LevelName:
-        """The Fabric's name of a level of the tree."""
+        """The Fabric's name of a level of the tree; an engine's part of the cluster goes by the cluster's."""
+        if level <= self.floor:
+            return CLUSTER_LEVEL
         return next((name for name, number in self.levels.items() if number == level), LevelName("node"))
 
     def resources_of(self, index: int) -> tuple[int, int]:
@@ -92,9 +100,12 @@ _latest: list[Ground] = []  # as `memo` does, for one or two values only: a grou
 
 
 def _make_ground(inventory: Inventory) -> Ground:
-    above = inventory.above_node
+    engines = {node.engine for node in inventory.nodes}
+    floor = Level(ROOT + 1) if len(engines) > 1 else ROOT
+    above = ([_ENGINE_LEVEL] if floor else []) + [str(name) for name in inventory.above_node]
     shapes = {id(n.shape): node_shape(len(n.shape.gpus), n.shape.nvlink, _numa_masks(n)) for n in inventory.nodes}
-    tree = build_tree([str(CLUSTER_LEVEL), *above], [(n.name, n.path, shapes[id(n.shape)]) for n in inventory.nodes])
+    rows = [(n.name, (n.engine, *n.path) if floor else n.path, shapes[id(n.shape)]) for n in inventory.nodes]
+    tree = build_tree([str(CLUSTER_LEVEL), *above], rows)
     by_name = {node.name: node for node in inventory.nodes}
     nodes = tuple(by_name[NodeName(name)] for name in tree.nodes)
     members: dict[GpuType, list[int]] = {}
@@ -103,7 +114,7 @@ def _make_ground(inventory: Inventory) -> Ground:
     return Ground(
         inventory=inventory, tree=tree, nodes=nodes, whole=tuple(n.shape.all_gpus for n in nodes), types=tuple(sorted(members)),
         members={kind: tuple(members[kind]) for kind in sorted(members)},
-        levels=_levels(inventory, tree), tainted=any(node.taints for node in nodes),
+        levels=_levels(inventory, tree), floor=floor, tainted=any(node.taints for node in nodes),
         islands={kind: _island_sizes(tree, members[kind]) for kind in sorted(members)},
         node_sizes={kind: tuple(sorted({tree.gpus_of(n) for n in members[kind]} - {0})) for kind in sorted(members)},
         largest={kind: _largest(tree, members[kind]) for kind in sorted(members)},

@@ -132,6 +132,12 @@ def _levels_of(places: tuple[Locality, ...], ground: Ground) -> dict[str, Level]
     return found
 
 
+def _required(job: Job, ground: Ground) -> dict[str, Level]:
+    """The level each group has to stay inside; the whole gang always inside one engine's nodes."""
+    found = _levels_of(job.required, ground)
+    return found | {"job": max(found.get("job", ROOT), ground.floor)}
+
+
 def _blocks(job: Job, layout: tuple[int, ...], levels: Mapping[str, Level]) -> list[tuple[int, Level]]:
     """(GPUs, level) of each dimension that has a level: a run of so many positions lies inside one domain."""
     found, size = [], 1
@@ -144,14 +150,14 @@ def _blocks(job: Job, layout: tuple[int, ...], levels: Mapping[str, Level]) -> l
 
 
 def _asks_in_layout(job: Job, ground: Ground, node_sizes: tuple[int, ...], layout: tuple[int, ...]) -> Iterator[Ask]:
-    required, preferred = _levels_of(job.required, ground), _levels_of(job.preferred, ground)
+    required, preferred = _required(job, ground), _levels_of(job.preferred, ground)
     blocks = _blocks(job, layout, required)
     soft = [size for size, level in _blocks(job, layout, preferred) if level <= ground.tree.leaf_level]
     inside = max([1, *(size for size, level in blocks if level > ground.tree.leaf_level)])
 
     def cut(workers: int, gpus_each: int, groups: list[tuple[int, Level]], soft_group: int = 0) -> Request:
         return request(
-            ground.tree, workers=workers, gpus_each=gpus_each, required=required.get("job", ROOT),
+            ground.tree, workers=workers, gpus_each=gpus_each, required=required["job"],
             preferred=preferred.get("job"), groups=groups, soft_group=soft_group,
         )  # fmt: skip
 
@@ -187,7 +193,7 @@ def _sizes(gpus: int, node_sizes: tuple[int, ...], inside: int) -> Iterator[tupl
 
 def _asks_of_roles(job: Job, ground: Ground) -> tuple[Ask, ...]:
     """Unlike members: each inside one node, all inside the level required of the job."""
-    required = _levels_of(job.required, ground).get("job", ROOT)
+    required = _required(job, ground)["job"]
     preferred = _levels_of(job.preferred, ground).get("job")
     roles = tuple(
         request(ground.tree, workers=role.workers, gpus_each=role.gpus_each, required=required, preferred=preferred)

@@ -116,6 +116,7 @@ def _around(ground: Ground, places: Sequence[Seat]) -> tuple[LevelName, str]:
     tree = ground.tree
     if first != last:
         level = tree.common_level(first, last)
+        level = ROOT if level <= ground.floor else level  # an engine's part of the cluster has no name of its own
         return ground.level_name(level), tree.domain_name(level, tree.domain_of(first, level))
     mask = 0
     for _, gpu in places:
@@ -142,7 +143,9 @@ def _shape_of(ground: Ground, node: NodeName) -> NodeShape:
 
 
 def obeys(ground: Ground, job: Job, place: Placement) -> bool:
-    """Each group that the job requires to stay together does, in this place made for it earlier."""
+    """Each group that the job requires to stay together does, in this place made for it earlier, on one engine."""
+    if len({_domain_of(ground, ground.floor, rank) for rank in place.ranks}) > 1:
+        return False
     for rule in job.required:
         level = ground.levels.get(rule.level)
         if level is None:
@@ -189,7 +192,7 @@ def placed_reason(ground: Ground, job: Job, place: Placement) -> Reason:
         counts: dict[int, int] = {}
         for node in nodes:
             counts[tree.leaf_of[node]] = counts.get(tree.leaf_of[node], 0) + 1
-        outer = [tree.domain_of(node, min(1, tree.leaf_level)) for node in nodes]
+        outer = [tree.domain_of(node, min(ground.floor + 1, tree.leaf_level)) for node in nodes]
         crossed = sum(a != b for a, b in zip(outer, [*outer[1:], outer[0]], strict=True)) if len(outer) > 1 else 0
         more = {"racks": len(counts), "unevenness": unevenness(list(counts.values())), "crossPairs": crossed}
     return reason(ReasonCode.PLACED, gpus=len(place.ranks), level=place.level, **more)
@@ -203,6 +206,7 @@ def links_of(ground: Ground) -> list[cost.Link]:
     by_level: dict[Level, FabricLevel] = {}
     for level in reversed(ground.inventory.levels):
         by_level[ground.levels[level.name]] = level
+    by_level[ground.floor] = by_level[ROOT]
     node = by_level[ground.tree.node_level]
     island = by_level.get(ground.tree.island_level, node)
     rows = [*(by_level[level] for level in range(ROOT, ground.tree.leaf_level + 1)), node, island]

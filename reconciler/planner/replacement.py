@@ -157,6 +157,11 @@ class _Search:
         """The stretch of nodes in which the members that are left of these ranks' groups want them."""
         ground, wanted = self._draft.ground, frozenset(ranks)
         low, high = 0, len(ground.nodes)
+        if self._rest:  # on the engine of those that are left
+            seat = self._seats[min(self._rest)][0]
+            low, high = ground.tree.span(
+                ground.floor, ground.tree.domain_of(seat, ground.floor), ground.tree.node_level
+            )
         for rule in self._job.required:
             level = ground.levels.get(rule.level)
             if level is None or level > ground.tree.leaf_level:

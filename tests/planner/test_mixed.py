@@ -29,7 +29,9 @@ def nodes(draw: st.DrawFn) -> list[Node]:
         taints = (taint("ci", draw(st.sampled_from(("NoSchedule", "PreferNoSchedule")))),) * draw(st.integers(0, 1))
         labels = {"fs": draw(st.sampled_from(("fast", "slow")))}
         made = draw(st.sampled_from(SHAPES))
-        found.append(Node(name=NodeName(f"n{number}"), shape=made, path=path, labels=labels, taints=taints))
+        engine = draw(st.sampled_from(("agents", "agents", "slurm")))
+        name = NodeName(f"n{number}")
+        found.append(Node(name=name, shape=made, path=path, labels=labels, taints=taints, engine=engine))
     return found
 
 

@@ -421,6 +421,8 @@ WRONG: tuple[Case, ...] = (
     ("wrong type", a_start, lambda p: p.asked(NEW, gpu_types=(GpuType("B200"),)), Breach.WRONG_GPU_TYPE),
     ("two types", lambda: a_start(gpu_types=(GpuType("H100"), GpuType("B200"))),
      lambda p: reshaped(p, "gpu-002", "B200"), Breach.WRONG_GPU_TYPE),
+    ("one node is Slurm's", a_start, lambda p: p.declared(lambda d: with_node(d, "gpu-002", engine="slurm")),
+     Breach.ENGINES_SPANNED),
     ("drained before its end", a_start,
      lambda p: p.asked(NEW, time_limit=Nanoseconds(4 * HOUR)).declared(
          lambda d: replace(d, windows=(window("gpu-002", 3 * 3600, 5 * 3600),))), Breach.MAINTENANCE_AHEAD),

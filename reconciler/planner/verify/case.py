@@ -63,6 +63,7 @@ class Breach(StrEnum):
     GPU_UNFIT = "GpuUnfit"
     WRONG_SPARES = "WrongSpares"  # more, smaller or elsewhere than asked for, or of a gang that holds nothing
     WRONG_GPU_TYPE = "WrongGpuType"
+    ENGINES_SPANNED = "EnginesSpanned"
     MAINTENANCE_AHEAD = "MaintenanceAhead"
     NODE_OVERFULL = "NodeOverfull"  # CPUs or memory
     LEVEL_BROKEN = "LevelBroken"  # a required level, or a level the placement claims to have

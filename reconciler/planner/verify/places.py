@@ -65,6 +65,7 @@ def gang(case: Case, job: Job, place: Placement) -> Iterator[Violation]:
 def eligible(case: Case, job: Job, place: Placement) -> Iterator[Violation]:
     """Declared, observed ready and healthy, open for this job, and free of maintenance until it ends."""
     types: set[GpuType] = set()
+    engines: set[str] = set()
     limit = case.limit(job)
     end = case.now + (limit if limit is not None else case.desired.scheduling.unlimited_counts_as)
     for name, mask in place.masks.items():
@@ -73,6 +74,7 @@ def eligible(case: Case, job: Job, place: Placement) -> Iterator[Violation]:
             yield Violation(code=Breach.NODE_UNFIT, job=job.key, detail=f"{name}: {unfit if node else 'not declared'}")
             continue
         types.add(node.shape.gpu_type)
+        engines.add(node.engine)
         if mask & ~usable_gpus(case, node):
             yield Violation(code=Breach.GPU_UNFIT, job=job.key, detail=name)
         own = {*case.desired.quotas.path(job.queue)}
@@ -82,6 +84,8 @@ def eligible(case: Case, job: Job, place: Placement) -> Iterator[Violation]:
             yield Violation(code=Breach.MAINTENANCE_AHEAD, job=job.key, detail=name)
     if (len(types) > 1 and not job.mixed_types) or not types <= set(job.gpu_types or types):
         yield Violation(code=Breach.WRONG_GPU_TYPE, job=job.key, detail=", ".join(sorted(types)))
+    if len(engines) > 1:
+        yield Violation(code=Breach.ENGINES_SPANNED, job=job.key, detail=", ".join(sorted(engines)))
 
 
 def takes_work(case: Case, node: Node) -> bool:
