@@ -68,6 +68,9 @@ class Engine(Protocol):
     def live(self) -> Mapping[JobKey, LiveAttempt]:
         """Progress of running attempts, as last reported."""
 
+    def rejected(self) -> Mapping[str, int]:
+        """Calls that got an error, counted by code since the start."""
+
     def wait(self, timeout: Nanoseconds) -> bool:
         """Block until something new was reported (True) or the time is over (False)."""
 

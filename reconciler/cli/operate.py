@@ -33,11 +33,11 @@ settings_option = click.option(
 @click.option("--json-log", is_flag=True, help="Events as JSON lines.")
 def reconcile(settings_file: Path, watch: Path | None, *, once: bool, json_log: bool) -> int:
     """Run the loop: fetch, observe, decide, commit, and only then apply."""
-    from reconciler.runtime.service import agent_engine, reconciler_of, status_server
+    from reconciler.runtime.service import engine_of, reconciler_of, status_server
 
     settings = read_settings(settings_file)
     report = _json_event if json_log else _event
-    engine = agent_engine(settings)
+    engine = engine_of(settings, report)
     reconciler = reconciler_of(settings, engine, report)
     if once:
         try:

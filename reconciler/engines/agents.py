@@ -36,12 +36,12 @@ class AgentSettings:
 
 
 class AgentEngine:
-    """`ports.Engine` over node agents. Every method may be called from any thread."""
+    """`ports.Engine` over node agents. Every method may be called from any thread. `news` is set when there is some."""
 
-    def __init__(self, settings: AgentSettings, clock: Clock) -> None:
+    def __init__(self, settings: AgentSettings, clock: Clock, news: threading.Event | None = None) -> None:
         self._settings = settings
         self._sessions = Sessions(clock)
-        self._news = threading.Event()
+        self._news = news or threading.Event()
         self._applying = threading.Lock()
         self._route = SyncRoute(self._sessions, clock, self._news.set)
         self._serving: ServingThread | None = None

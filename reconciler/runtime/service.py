@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 
 from reconciler.documents.record import Summary
 from reconciler.engines.agents import AgentEngine, AgentSettings
 from reconciler.engines.certificates import issue_server
+from reconciler.engines.routed import RoutedEngine
+from reconciler.engines.slurm.engine import SlurmEngine
 from reconciler.errors import InvalidInput, UsageError
 from reconciler.model.allocation import Metrics
+from reconciler.model.inventory import AGENTS, SLURM
+from reconciler.ports import Engine
 from reconciler.runtime.clock import SystemClock
 from reconciler.runtime.generation import first_generation, trailers
 from reconciler.runtime.live import LivePages
@@ -55,13 +60,25 @@ def _remote(settings: Settings, remote: RemoteSetting, name: str) -> Remote:
     return Remote(url=remote.url, name=name, credentials=credentials)
 
 
-def agent_engine(settings: Settings) -> AgentEngine:
+def engine_of(settings: Settings, report: Report) -> Engine:
+    """The engines that documents may name, each made when the first node needs it. Raises UsageError."""
+    news = threading.Event()
+    # What is configured is checked now; whether the documents name agents at all is known with the first round.
+    agents = agent_engine(settings, news) if settings.ca is not None and settings.listen else None
+
+    def with_slurm() -> Engine:
+        return SlurmEngine(settings.cluster_id, SystemClock(), tell=report, news=news)
+
+    return RoutedEngine({AGENTS: lambda: agents or agent_engine(settings, news), SLURM: with_slurm}, news)
+
+
+def agent_engine(settings: Settings, news: threading.Event) -> AgentEngine:
     """The engine of `[agents]`, with a server certificate issued anew by the node CA. Raises UsageError."""
     if settings.ca is None or not settings.listen:
         raise UsageError(
             "reconciler.toml has no [agents] section with `listen` and `ca`",
             code="SettingsInvalid",
-            remedy='add [agents] with listen = "HOST:PORT" and ca = "FOLDER", '
+            remedy='nodes whose engine is agents need it: add [agents] with listen = "HOST:PORT" and ca = "FOLDER", '
             "a folder that `gangops ca init FOLDER --cluster NAME` makes",
         )
     clock = SystemClock()
@@ -72,10 +89,11 @@ def agent_engine(settings: Settings) -> AgentEngine:
     return AgentEngine(
         AgentSettings(certificate=made.certificate, key=made.key, node_ca=made.authority, host=host, port=int(port)),
         clock,
+        news,
     )
 
 
-def reconciler_of(settings: Settings, engine: AgentEngine, report: Report) -> Reconciler:
+def reconciler_of(settings: Settings, engine: Engine, report: Report) -> Reconciler:
     """A reconciler over the settings' branches and an engine."""
     mirror = mirror_of(settings)
     return Reconciler(
@@ -90,7 +108,7 @@ def reconciler_of(settings: Settings, engine: AgentEngine, report: Report) -> Re
     )
 
 
-def status_server(settings: Settings, reconciler: Reconciler, engine: AgentEngine) -> StatusServer:
+def status_server(settings: Settings, reconciler: Reconciler, engine: Engine) -> StatusServer:
     """`/healthz`, `/metrics`, `/live` and the pages of a reconciler, not started yet. Raises UsageError."""
     host, _, port = settings.status.rpartition(":")
     if not port.isdigit():
@@ -103,7 +121,7 @@ def status_server(settings: Settings, reconciler: Reconciler, engine: AgentEngin
     )
 
 
-def snapshot(reconciler: Reconciler, engine: AgentEngine) -> StatusSnapshot:
+def snapshot(reconciler: Reconciler, engine: Engine) -> StatusSnapshot:
     """What the status page says now: the last round's numbers and what agents report."""
     condition, last = reconciler.condition, reconciler.last
     allocation = last.generation.allocation if last else None

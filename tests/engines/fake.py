@@ -382,6 +382,9 @@ class FakeEngine:
     def live(self) -> Mapping[JobKey, LiveAttempt]:
         return self._sessions.live()
 
+    def rejected(self) -> Mapping[str, int]:
+        return {}
+
     def wait(self, timeout: Nanoseconds) -> bool:
         self._all_call()
         if not self._news:

@@ -33,7 +33,8 @@ _HASTE: Final = Nanoseconds(SECOND // 2)
 class SlurmEngine:
     """`ports.Engine` over a Slurm cluster. Every method may be called from any thread.
 
-    `cluster` is the cluster id that marks our jobs. Without `polling` only `poll` looks.
+    `cluster` is the cluster id that marks our jobs; `news` is set when there is some. Without `polling` only `poll`
+    looks.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class SlurmEngine:
         commands: Commands | None = None,
         polling: bool = True,
         tell: Tell | None = None,
+        news: threading.Event | None = None,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
@@ -53,7 +55,8 @@ class SlurmEngine:
         self._hands = Hands(cluster, self._tell)
         self._sessions = Sessions(clock)
         self._lookout = Lookout()
-        self._news, self._poke, self._stopped = threading.Event(), threading.Event(), threading.Event()
+        self._news = news or threading.Event()
+        self._poke, self._stopped = threading.Event(), threading.Event()
         self._turn, self._applying = threading.Lock(), threading.Lock()
         self._applied: Applied | None = None
         self._acted: Applied | None = None
