@@ -1,10 +1,36 @@
-"""Options of the whole test suite."""
+"""Options of the whole test suite, and one real Slurm cluster for all tests that want one."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import pytest
+
+from tests.engines.slurm_cluster import SlurmCluster, why_not
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--update-goldens` writes golden files anew and prints how they differ: a person reads that before it is kept."""
     parser.addoption("--update-goldens", action="store_true", help="write golden files anew and print the difference")
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[SlurmCluster]:
+    """Started when the first test asks for it. Tests that do are in the group `slurm`, so in one worker."""
+    if why := why_not():
+        assert not os.environ.get("CI"), why
+        pytest.skip(why)
+    cluster = SlurmCluster()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", cluster.environment["PATH"])
+        patch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+        yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def slurm(slurm_cluster: SlurmCluster) -> SlurmCluster:
+    """The cluster with nothing on it."""
+    slurm_cluster.clear()
+    return slurm_cluster

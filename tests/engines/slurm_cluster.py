@@ -75,7 +75,9 @@ class SlurmCluster:
         dead = [name for name in self.names if not self._lives(name)]
         if dead:
             self.control("start", *dead)
-        self.run("scancel", "--user=root")
+        left = [str(job.id) for job in self.jobs()]
+        if left:
+            self.run("scancel", *left)
         until(lambda: not self.jobs(), "all jobs are gone")
         off = [name for name in self.names if self.state_of(name).startswith(("drain", "down"))]
         for name in off:

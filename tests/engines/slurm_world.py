@@ -40,7 +40,12 @@ class SlurmWorld:
         """An engine that knows nothing: as after a restart of the reconciler."""
         commands = Commands(timeout=Nanoseconds(5 * SECOND))
         return SlurmEngine(
-            self.cluster, self.clock, commands=commands, polling=False, tell=lambda *said: self.told.append(said)
+            self.cluster,
+            self.clock,
+            commands=commands,
+            polling=False,
+            root_may_run=True,
+            tell=lambda *said: self.told.append(said),
         )
 
     def desired(self) -> Desired:
@@ -81,10 +86,19 @@ class SlurmWorld:
         until(settled, "nothing starts or stops any more")
 
     def cut(self, *names: str) -> None:
+        self._cut(names, told=True)
+
+    def crash(self, name: str) -> None:
+        """The node dies, and Slurm finds out by itself."""
+        self._cut((name,), told=False)
+
+    def _cut(self, names: tuple[str, ...], *, told: bool) -> None:
         if set(names) == set(self.names):
             self.slurm.control("kill-ctld")
             return
         self.slurm.control("kill", *names)
+        for name in names if told else ():
+            self.slurm.run("scontrol", "update", f"nodename={name}", "state=NoResp")
         until(lambda: all(self.slurm.state_of(name).endswith("*") for name in names), "Slurm misses the nodes")
 
     def mend(self, *names: str) -> None:

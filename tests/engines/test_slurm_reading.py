@@ -261,6 +261,7 @@ S = AttemptState
         (Case(phase="run", submitted=(sub("PENDING"),)), S.PREPARED, Do.NOTHING, None),
         (Case(phase="run", submitted=(sub("RUNNING", "PENDING"),)), S.PREPARED, Do.NOTHING, None),
         (Case(phase="run", submitted=(sub("RUNNING", "RUNNING"),)), S.RUNNING, Do.NOTHING, None),
+        (Case(phase="run", submitted=(sub("RUNNING"),), up=False), S.PREPARED, Do.NOTHING, None),
         (Case(phase="run", submitted=(sub("PENDING", restarts=1),)), S.RUNNING, Do.CANCEL, None),
         (Case(phase="run", submitted=(sub("COMPLETED"),)), S.EXITED, Do.NOTHING, 0),
         (Case(phase="run", submitted=(sub("FAILED", exit_code=9),)), S.EXITED, Do.NOTHING, 9),

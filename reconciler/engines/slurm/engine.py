@@ -19,7 +19,7 @@ from reconciler.engines.slurm.commands import Commands
 from reconciler.engines.slurm.facts import BOOT_PREFIX, Speaker, boot_id, report_of, speaks
 from reconciler.engines.slurm.hands import Hands, Tell
 from reconciler.engines.slurm.receipts import Lookout
-from reconciler.engines.slurm.scene import Scene, Verdicts, gangs_of, is_moving, leader_of, scene_of, verdicts_of
+from reconciler.engines.slurm.scene import Bars, Scene, Verdicts, gangs_of, is_moving, scene_of, verdicts_of
 from reconciler.errors import EngineUnavailable, GangOpsError
 from reconciler.model.desired import Desired
 from reconciler.model.observed import Observed
@@ -34,7 +34,7 @@ class SlurmEngine:
     """`ports.Engine` over a Slurm cluster. Every method may be called from any thread.
 
     `cluster` is the cluster id that marks our jobs; `news` is set when there is some. Without `polling` only `poll`
-    looks.
+    looks. `root_may_run` is for clusters in which all is simulated.
     """
 
     def __init__(
@@ -46,11 +46,13 @@ class SlurmEngine:
         polling: bool = True,
         tell: Tell | None = None,
         news: threading.Event | None = None,
+        root_may_run: bool = False,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
         self._given, self._commands = commands, commands or Commands()
         self._polling = polling
+        self._root_may_run = root_may_run
         self._tell = tell or _say_nothing
         self._hands = Hands(cluster, self._tell)
         self._sessions = Sessions(clock)
@@ -151,12 +153,13 @@ class SlurmEngine:
 
     def _look(self, applied: Applied | None, desired: Desired) -> tuple[Scene, Verdicts]:
         gangs = gangs_of(applied)
-        left = self._lookout.look((leader_of(gang) for gang in gangs.values()), desired.slurm)
+        left = self._lookout.look(gangs.values(), desired.slurm)
         scene = scene_of(self._commands.look(), self._cluster, gangs, left)
         self._hands.refused = {key: why for key, why in self._hands.refused.items() if key in gangs}
         if applied is None:  # until orders are known, nobody can say that a job has none
             return scene, {}
-        return scene, verdicts_of(scene, self._hands.refused, self._sessions.withholds, self._clock.now())
+        bars = Bars(refused=self._hands.refused, withheld=self._sessions.withholds, root_may_run=self._root_may_run)
+        return scene, verdicts_of(scene, bars, self._clock.now())
 
     def _hear(self, scene: Scene, verdicts: Verdicts, applied: Applied | None, desired: Desired) -> None:
         self._sequence += 1

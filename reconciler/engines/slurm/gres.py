@@ -45,6 +45,11 @@ def asked_of(text: str) -> int:
     return sum(count for _, count, _ in _parts(text))
 
 
+def types_in(text: str) -> tuple[str, ...]:
+    """The GPU types that a request names."""
+    return tuple(dict.fromkeys(kind for kind, _, _ in _parts(text) if kind))
+
+
 def slots_in(text: str, slots: GpuSlots) -> int:
     """The GPUs that a request names one by one, by the types of their slots."""
     kinds = {kind for kind, _, _ in _parts(text)}

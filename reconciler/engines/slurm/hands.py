@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -70,10 +71,11 @@ class Hands:
             cluster=self._cluster, job=key[0], attempt=key[1], digest=order.digest, epoch=epoch, generation=generation
         )
         chosen = next((p for p in partitions if (p.name == rules.partition if rules.partition else p.default)), None)
-        given = submission_of(tag, gang, scene.sight.nodes, rules, chosen, own_user())
-        _make_folder(given.folder, rules.folder, order.run.user)
         about: dict[str, object] = {"job": key[0], "attempt": key[1]}
         try:
+            account = _account_of(order)
+            given = submission_of(tag, gang, scene.sight.nodes, rules, chosen, account)
+            _make_folder(given.folder, rules.folder, account)
             number = commands.submit(given.options, given.script)
         except EngineRefused as err:
             self.refused[key] = f"{err.code}: {err.message}"
@@ -112,13 +114,24 @@ def _limit(commands: Commands, order: AttemptOrder, target: Submitted) -> None:
             commands.update(job.id, TimeLimit=str(minutes))
 
 
-def _make_folder(folder: str, root: str, user: str) -> None:
+def _account_of(order: AttemptOrder) -> tuple[str, str] | None:
+    """User and group to submit as; None for our own. Raises: EngineRefused (UnknownAccount)."""
+    if order.run.user in {"self", own_user()}:
+        return None
+    try:
+        group = order.run.group or str(pwd.getpwnam(order.run.user).pw_gid)
+    except KeyError as err:
+        raise EngineRefused(f"there is no account {order.run.user} here", code="UnknownAccount") from err
+    return order.run.user, group
+
+
+def _make_folder(folder: str, root: str, account: tuple[str, str] | None) -> None:
     """The attempt's folder, owned by its user, as far as it can be made from here: the job's script makes it else."""
-    with suppress(OSError, KeyError):
+    with suppress(OSError, KeyError, LookupError):
         Path(folder).mkdir(parents=True, exist_ok=True)
-        if user != "self" and os.geteuid() == 0:
-            account = pwd.getpwnam(user)
-            at = Path(folder)
-            while at != Path(root) and at.is_relative_to(root):
-                os.chown(at, account.pw_uid, account.pw_gid, follow_symlinks=False)
-                at = at.parent
+        if account is None or os.geteuid():
+            return
+        at = Path(folder)
+        while at != Path(root) and at.is_relative_to(root):
+            shutil.chown(at, account[0])
+            at = at.parent

@@ -76,13 +76,14 @@ NO_RECEIPT: Final = Receipt()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One attempt and all that the table looks at. `phase` "" when no order names it. `refusal`: why Slurm cannot have
-    it; `busy`: its GPUs are not clear yet. `marker` is the mtime of the checkpoint marker in ns, None for none."""
+    it; `busy`: its GPUs are not clear yet; `up`: its ranks can be signalled. `marker` is the mtime of the checkpoint marker in ns, None for none."""
 
     phase: str
     submitted: tuple[Submitted, ...] = ()
     receipt: Receipt = NO_RECEIPT
     refusal: str = ""
     busy: bool = False
+    up: bool = True
     checkpoint: CheckpointOrder | None = None
     marker: int | None = None
     now: Instant = Instant(0)
@@ -108,7 +109,7 @@ def judge(case: Case) -> Verdict:
     alive = sorted((s for s in case.submitted if s.standing is not Standing.OVER), key=_foremost)
     first, extra = (alive[0], tuple(alive[1:])) if alive else (None, ())
     if case.phase in ("prepare", "run"):
-        verdict = _going(first) if first else _absent(case)
+        verdict = _going(case, first) if first else _absent(case)
     else:
         verdict = _stopping(case, first) if first else _gone(case)
     return Verdict(
@@ -124,13 +125,14 @@ def _foremost(submitted: Submitted) -> tuple[int, int]:
 _ORDER: Final = {Standing.RUNS: 0, Standing.ENDS: 1, Standing.WAITS: 2, Standing.OVER: 3}
 
 
-def _going(first: Submitted) -> Verdict:
-    """Wanted, and in Slurm."""
+def _going(case: Case, first: Submitted) -> Verdict:
+    """Wanted, and in Slurm. A gang whose ranks are not up yet has not started, whatever Slurm calls it."""
     if first.standing is Standing.WAITS:
         if first.requeued:
             return Verdict(state=AttemptState.RUNNING, do=Do.CANCEL)
         return Verdict(state=AttemptState.PREPARED)
-    return Verdict(state=AttemptState.RUNNING)
+    started = case.up or first.standing is Standing.ENDS
+    return Verdict(state=AttemptState.RUNNING if started else AttemptState.PREPARED)
 
 
 def _absent(case: Case) -> Verdict:

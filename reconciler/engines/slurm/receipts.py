@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from reconciler.engines.slurm.judge import NO_RECEIPT, Receipt
-from reconciler.engines.slurm.script import BEGUN, ENDED
+from reconciler.engines.slurm.script import BEGUN, ENDED, launched, log_name
 from reconciler.engines.slurm.submit import attempt_folder
 from reconciler.model.desired import SlurmRules
+from reconciler.model.units import NodeName
 from reconciler.wire import AttemptOrder
+
+Gang = Mapping[NodeName, AttemptOrder]
 
 PATIENCE: Final = 2.0
 _MOST_BYTES: Final = 64 << 10
@@ -30,10 +33,12 @@ _EXIT: Final = re.compile(r"\bexit=([0-9]{1,3})\b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What one attempt left behind. `marker` is an mtime in ns, None when there is none."""
+    """What one attempt left behind. `marker` is an mtime in ns, None when there is none. `up`: every rank has opened
+    its log, so that it can be signalled."""
 
     receipt: Receipt = NO_RECEIPT
     marker: int | None = None
+    up: bool = False
     progress: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -48,10 +53,11 @@ class Lookout:
         self._known: dict[tuple[str, int], Left] = {}
         self._running: Future[dict[tuple[str, int], Left]] | None = None
 
-    def look(self, orders: Iterable[AttemptOrder], rules: SlurmRules) -> Mapping[tuple[str, int], Left]:
+    def look(self, gangs: Iterable[Gang], rules: SlurmRules) -> Mapping[tuple[str, int], Left]:
         """What each attempt left, as far as it could be read by now."""
         if self._running is None:
-            self._running = self._readers.submit(_read_all, tuple(orders), rules)
+            up = frozenset(key for key, left in self._known.items() if left.up)
+            self._running = self._readers.submit(_read_all, tuple(gangs), rules, up)
         try:
             self._known = self._running.result(timeout=PATIENCE)
         except TooLate:
@@ -64,17 +70,26 @@ class Lookout:
         self._readers.shutdown(wait=False, cancel_futures=True)
 
 
-def _read_all(orders: tuple[AttemptOrder, ...], rules: SlurmRules) -> dict[tuple[str, int], Left]:
-    return {(order.job, order.attempt): _read(order, rules) for order in orders}
+def _read_all(
+    gangs: tuple[Gang, ...], rules: SlurmRules, up: frozenset[tuple[str, int]]
+) -> dict[tuple[str, int], Left]:
+    found = {}
+    for gang in gangs:
+        order = next(iter(gang.values()))
+        key = (order.job, order.attempt)
+        found[key] = _read(gang, order, rules, known_up=key in up)
+    return found
 
 
-def _read(order: AttemptOrder, rules: SlurmRules) -> Left:
+def _read(gang: Gang, order: AttemptOrder, rules: SlurmRules, *, known_up: bool) -> Left:
     folder = Path(attempt_folder(rules, order.job, order.attempt))
     ended = _EXIT.search(_tail(folder / ENDED))
     beat = order.run.heartbeatFile
+    begun = _mtime(folder / BEGUN) is not None
     return Left(
-        receipt=Receipt(begun=_mtime(folder / BEGUN) is not None, code=int(ended[1]) if ended else None),
+        receipt=Receipt(begun=begun, code=int(ended[1]) if ended else None),
         marker=_mtime(Path(order.checkpoint.marker)) if order.checkpoint else None,
+        up=known_up or (begun and all(_mtime(folder / log_name(rank)) is not None for rank in launched(gang))),
         progress=_progress(Path(beat)) if beat.startswith("/") else {},
     )
 

@@ -10,20 +10,22 @@ import os
 import pwd
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from reconciler.engines.applied import Applied
 from reconciler.engines.reports import AttemptKey
 from reconciler.engines.slurm.gres import slots_in
 from reconciler.engines.slurm.judge import Case, Do, Standing, Submitted, Verdict, judge, submissions
 from reconciler.engines.slurm.naming import Tag, find_tag
-from reconciler.engines.slurm.receipts import NOTHING_LEFT, Left
+from reconciler.engines.slurm.receipts import NOTHING_LEFT, Gang, Left
 from reconciler.engines.slurm.seen import Sight, SlurmJob
 from reconciler.model.observed import AttemptState
-from reconciler.model.units import Instant, JobKey, NodeName
+from reconciler.model.units import SECOND, Instant, JobKey, NodeName
 from reconciler.wire import AttemptOrder, decode_orders
 
-Gang = Mapping[NodeName, AttemptOrder]
 Gangs = Mapping[AttemptKey, Gang]
+_UNSEEN: Final = 20 * SECOND
+"""After so long a shared file system would have shown the receipt of a gang that runs."""
 Verdicts = Mapping[AttemptKey, Verdict]
 
 
@@ -81,14 +83,19 @@ def scene_of(sight: Sight, cluster: str, gangs: Gangs, left: Mapping[tuple[str, 
     )
 
 
-def verdicts_of(
-    scene: Scene, refused: Mapping[AttemptKey, str], withheld: Callable[[NodeName], bool], now: Instant
-) -> Verdicts:
-    """What follows for every attempt that orders name, and for those of ours in Slurm that none does.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bars:
+    """What keeps gangs out of Slurm: those it refused, with its words; nodes that nothing may start on yet; and jobs
+    that would run as root, unless that was allowed (where all is simulated)."""
 
-    `refused`: what Slurm would not take, with its words. `withheld`: a node that nothing may start on yet.
-    """
-    found = {key: judge(_case(key, gang, scene, refused, withheld, now)) for key, gang in scene.gangs.items()}
+    refused: Mapping[AttemptKey, str]
+    withheld: Callable[[NodeName], bool]
+    root_may_run: bool = False
+
+
+def verdicts_of(scene: Scene, bars: Bars, now: Instant) -> Verdicts:
+    """What follows for every attempt that orders name, and for those of ours in Slurm that none does."""
+    found = {key: judge(_case(key, gang, scene, bars, now)) for key, gang in scene.gangs.items()}
     stray = [key for key in scene.ours if key not in scene.gangs and scene.alive(key)]
     return found | {key: judge(Case(phase="", submitted=scene.ours[key])) for key in stray}
 
@@ -108,14 +115,7 @@ def own_user() -> str:
         return str(os.geteuid())
 
 
-def _case(
-    key: AttemptKey,
-    gang: Gang,
-    scene: Scene,
-    refused: Mapping[AttemptKey, str],
-    withheld: Callable[[NodeName], bool],
-    now: Instant,
-) -> Case:
+def _case(key: AttemptKey, gang: Gang, scene: Scene, bars: Bars, now: Instant) -> Case:
     order, left = leader_of(gang), scene.left.get(key, NOTHING_LEFT)
     submitted = tuple(s for s in scene.ours.get(key, ()) if s.tag.digest == order.digest)
     absent = all(s.standing is Standing.OVER for s in submitted)
@@ -123,21 +123,31 @@ def _case(
         phase=order.phase,
         submitted=submitted,
         receipt=left.receipt,
-        refusal=(refused.get(key, "") or _refusal(gang, scene)) if absent else "",
-        busy=absent and (any(map(withheld, gang)) or _is_busy(key, gang, scene)),
+        refusal=(bars.refused.get(key, "") or _refusal(gang, scene, bars)) if absent else "",
+        busy=absent and (any(map(bars.withheld, gang)) or _is_busy(key, gang, scene)),
+        up=left.up or _is_hidden(submitted, left, now),
         checkpoint=order.checkpoint,
         marker=left.marker,
         now=now,
     )
 
 
-def _refusal(gang: Gang, scene: Scene) -> str:
+def _is_hidden(submitted: tuple[Submitted, ...], left: Left, now: Instant) -> bool:
+    """Whether what the gang writes cannot be seen from here: then Slurm's word for its start has to do."""
+    started = max((job.started for s in submitted for job in s.jobs if job.holds), default=0)
+    return not left.receipt.begun and bool(started) and now > started * SECOND + _UNSEEN
+
+
+def _refusal(gang: Gang, scene: Scene, bars: Bars) -> str:
     """Why Slurm cannot have this gang; "" when it can."""
     run = leader_of(gang).run
     if run.image:
         return "RuntimeNotOffered: images are not run through Slurm; start the container in `command`"
-    if os.geteuid() and run.user not in {"self", own_user()}:
-        return f"NotAllowed: only root may submit as {run.user}"
+    user = own_user() if run.user == "self" else run.user
+    if user == "root" and not bars.root_may_run:
+        return "NotAllowed: nothing runs as root; give the queue an account in `runAs`"
+    if os.geteuid() and user != own_user():
+        return f"NotAllowed: only root may submit as {user}"
     unknown = [node for node in gang if node not in scene.sight.nodes]
     return f"UnknownNode: Slurm has no {', '.join(unknown)}" if unknown else ""
 

@@ -8,7 +8,8 @@ text from orders.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from shlex import quote
 from typing import Final
 
@@ -41,7 +42,7 @@ export HOME USER LOGNAME=$USER LANG=C.UTF-8 GANGOPS_RESUME=$resume GANGOPS_LOGS=
 
 _TAIL: Final = """\
 trap : TERM
-srun {srun} bash -c 'eval "$GANGOPS_TASK"' task 9>&- &
+srun {srun} 9>&- &
 launched=$!
 until wait "$launched"; code=$?; ! kill -0 "$launched" 2>/dev/null; do :; done
 [ ! -s "$folder/{failed}" ] || code=$(cat "$folder/{failed}")
@@ -50,8 +51,17 @@ exit "$code"
 """
 
 
-def script_of(orders: Mapping[NodeName, AttemptOrder], folder: str, groups: int) -> str:
-    """The whole batch script of a gang; `groups` is the number of parts of a heterogeneous job, 1 for a plain one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tasks:
+    """What one part of a job starts: so many nodes, processes on each, CPUs for each."""
+
+    nodes: int
+    each: int
+    cpus: int
+
+
+def script_of(orders: Mapping[NodeName, AttemptOrder], folder: str, parts: Sequence[Tasks]) -> str:
+    """The whole batch script of a gang; `parts` are those of a heterogeneous job in order, or the one of a plain job."""
     order = next(iter(orders.values()))
     head = _HEAD.format(
         job=order.job,
@@ -68,7 +78,7 @@ def script_of(orders: Mapping[NodeName, AttemptOrder], folder: str, groups: int)
         head
         + "\n".join([*exports, task])
         + "\n"
-        + _TAIL.format(srun=" ".join(_srun(groups)), ended=ENDED, failed=_FAILED)
+        + _TAIL.format(srun=" ".join(_srun(parts)), ended=ENDED, failed=_FAILED)
     )
 
 
@@ -77,18 +87,31 @@ def ranks_on(order: AttemptOrder) -> list[RankOrder]:
     return sorted(order.ranks, key=lambda rank: (rank.localRank, rank.rank))
 
 
+def launched(gang: Mapping[NodeName, AttemptOrder]) -> list[int]:
+    """The ranks that have a process, and so a log, of their own."""
+    return [rank.rank for order in gang.values() for rank in ranks_on(order)[: tasks_on(order)]]
+
+
+def log_name(rank: int) -> str:
+    """The log of a rank, in the folder of its attempt."""
+    return f"{rank}.log"
+
+
 def tasks_on(order: AttemptOrder) -> int:
     """Processes that are launched on the node."""
     return 1 if order.run.launch == "perNode" else len(order.ranks)
 
 
-def _srun(groups: int) -> list[str]:
-    options = ["--kill-on-bad-exit=1", "--wait=0", "--mpi=none", "--export=ALL"]
-    if groups > 1:
-        options.append(f"--het-group=0-{groups - 1}")
-    else:
-        options.append("--cpus-per-task=$SLURM_CPUS_PER_TASK")  # 22.05 and later do not pass it on by themselves
-    return options
+def _srun(parts: Sequence[Tasks]) -> list[str]:
+    """One step over all parts. What Slurm should start is said for each: of what a script inherits, versions differ."""
+    words: list[str] = []
+    for number, part in enumerate(parts):
+        words += [":"] if number else []
+        words += ["--kill-on-bad-exit=1", "--wait=0", "--mpi=none", "--export=ALL"]
+        words += [f"--het-group={number}"] if len(parts) > 1 else []
+        words += [f"--nodes={part.nodes}", f"--ntasks={part.nodes * part.each}", f"--ntasks-per-node={part.each}"]
+        words += [f"--cpus-per-task={part.cpus}", "bash", "-c", """'eval "$GANGOPS_TASK"'""", "task"]
+    return words
 
 
 def _environment(order: AttemptOrder) -> dict[str, str]:
@@ -121,7 +144,13 @@ def _task(orders: Mapping[NodeName, AttemptOrder]) -> str:
         "esac",
     ]
     lines += ['exec 8>>"$GANGOPS_LOGS/ranks"', "flock --shared 8"]
-    lines += ["unset GANGOPS_TASK", "rank=${ranks[$SLURM_LOCALID]}", 'exec >>"$GANGOPS_LOGS/$rank.log" 2>&1']
+    signal = order.checkpoint.signal.removeprefix("SIG") if order.checkpoint else ""
+    lines += ["unset GANGOPS_TASK", "rank=${ranks[$SLURM_LOCALID]}", f"trap : TERM INT {signal}".rstrip()]
+    if order.checkpoint and signal and order.checkpoint.to != "all":
+        # Slurm signals all ranks alike: those that are not meant do not die of it.
+        lines.append(f"[ \"$rank\" = 0 ] || trap '' {signal}")
+    # The log says that this rank is up: from here on it can be signalled.
+    lines.append('exec >>"$GANGOPS_LOGS/$rank.log" 2>&1')
     lines += ['[ -z "$order" ] || [ "$CUDA_VISIBLE_DEVICES" != "$found" ] || export CUDA_VISIBLE_DEVICES=$order']
     lines += ["export NODE_RANK=$node_rank GANGOPS_GPU=${gpus[$SLURM_LOCALID]}"]
     if per_node:
@@ -131,19 +160,16 @@ def _task(orders: Mapping[NodeName, AttemptOrder]) -> str:
         )
     if not per_node or all(len(found.ranks) == 1 for found in orders.values()):
         lines.append("export RANK=$rank LOCAL_RANK=$SLURM_LOCALID LOCAL_WORLD_SIZE=${#gpus[@]}")
-    signal = order.checkpoint.signal.removeprefix("SIG") if order.checkpoint else ""
-    lines.append(f"trap : TERM INT {signal}")
-    if order.checkpoint and signal and order.checkpoint.to != "all":
-        # Slurm signals all ranks alike: those that are not meant do not die of it.
-        lines.append(f"[ \"$rank\" = 0 ] || trap '' {signal}")
-    lines.append(f"cd {quote(order.run.workingDir)} || exit 71" if order.run.workingDir else 'cd "$HOME" || cd /')
+    lines.append(
+        f"cd {quote(order.run.workingDir)} || exit 71" if order.run.workingDir else 'cd "$HOME" 2>/dev/null || cd /'
+    )
     # Of a gang that fails, the first status counts: the others are those of ranks that were ended for it.
     tail = [
         "code=$?",
         f'[ "$code" = 0 ] || (set -C; echo "$code" >"$GANGOPS_LOGS/{_FAILED}") 2>/dev/null',
         'exit "$code"',
     ]
-    return "\n".join([*lines, _command(order), *tail])
+    return "\n".join([*lines, "exec 2>/dev/null  # bash would tell of every signal", f"{_command(order)} 2>&1", *tail])
 
 
 def _case(node: NodeName, order: AttemptOrder) -> str:

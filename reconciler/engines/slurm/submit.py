@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from reconciler.documents.hostlist import fold
 from reconciler.engines.slurm.gres import request_of
 from reconciler.engines.slurm.naming import Tag
-from reconciler.engines.slurm.script import script_of, tasks_on
+from reconciler.engines.slurm.script import Tasks, script_of, tasks_on
 from reconciler.engines.slurm.seen import Partition, SlurmNode
 from reconciler.model.desired import SlurmRules
 from reconciler.model.units import SECOND, Instant, NodeName
@@ -56,24 +56,29 @@ def submission_of(
     nodes: Mapping[NodeName, SlurmNode],
     rules: SlurmRules,
     partition: Partition | None,
-    own_user: str,
+    account: tuple[str, str] | None,
 ) -> Submission:
-    """The gang as one submission; `orders` are all of its nodes', each of which is in `nodes`."""
+    """The gang as one submission; `orders` are all of its nodes', each of which is in `nodes`.
+
+    `account` is the user and the group to submit as, None for our own.
+    """
     order = next(iter(orders.values()))
     parts: dict[_Part, list[NodeName]] = {}
     for node in sorted(orders):
         parts.setdefault(_part(orders[node], nodes[node], rules), []).append(node)
     folder = attempt_folder(rules, order.job, order.attempt)
     options: list[str] = []
+    tasks: list[Tasks] = []
     for number, (part, names) in enumerate(sorted(parts.items(), key=lambda item: item[1])):
+        tasks.append(Tasks(nodes=len(names), each=part.tasks, cpus=part.cpus))
         if number:
             options.append(":")
         name = f"{tag.name}+{number}" if number else tag.name
         # Two submissions of one attempt never run at the same time. Parts of one job would wait for each other.
         options += [f"--job-name={name}", *([] if number else ["--dependency=singleton"])]
-        options += _everywhere(tag, order, rules, partition, own_user)
+        options += _everywhere(tag, rules, partition, account)
         options += [f"--nodes={len(names)}", f"--nodelist={fold(names)}", *part.options()]
-    return Submission(options=tuple(options), script=script_of(orders, folder, len(parts)), folder=folder)
+    return Submission(options=tuple(options), script=script_of(orders, folder, tasks), folder=folder)
 
 
 def end_minutes(deadline: Instant, started: int, kill_seconds: int) -> int:
@@ -81,9 +86,7 @@ def end_minutes(deadline: Instant, started: int, kill_seconds: int) -> int:
     return max(1, -(-(deadline // SECOND + kill_seconds - started) // 60))
 
 
-def _everywhere(
-    tag: Tag, order: AttemptOrder, rules: SlurmRules, partition: Partition | None, own_user: str
-) -> list[str]:
+def _everywhere(tag: Tag, rules: SlurmRules, partition: Partition | None, account: tuple[str, str] | None) -> list[str]:
     """What every part of the job says alike."""
     limit = partition.max_minutes if partition is not None else None
     options = [
@@ -97,9 +100,8 @@ def _everywhere(
         options.append(f"--partition={rules.partition}")
     if rules.account:
         options.append(f"--account={rules.account}")
-    if order.run.user not in ("self", own_user):
-        options.append(f"--uid={order.run.user}")
-        options += [f"--gid={order.run.group}"] if order.run.group else []
+    if account is not None:  # without a group of its own, the job would keep that of root
+        options += [f"--uid={account[0]}", f"--gid={account[1]}"]
     return options
 
 
