@@ -29,11 +29,23 @@ Then, where the reconciler runs: write reconciler.toml, `gangops init --state`,
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default=Path())
 @click.option("--state", "state", is_flag=True, help="Begin the record: make the state branch, once.")
+@click.option(
+    "--usage", "usage_file", type=click.Path(path_type=Path), help="With --state: what queues used under Slurm."
+)
 @click.option("--forge", type=click.Choice(["github"]), help="Write workflows and rules for this forge instead.")
 @click.option("--package", default="", help="With --forge: what the workflows install (default: this version).")
 @click.option("--artifact/--no-artifact", default=True, help="With --forge: keep plans as artefacts, for the comment.")
 @settings_option
-def init(folder: Path, settings_file: Path, forge: str | None, package: str, *, state: bool, artifact: bool) -> None:
+def init(
+    folder: Path,
+    settings_file: Path,
+    usage_file: Path | None,
+    forge: str | None,
+    package: str,
+    *,
+    state: bool,
+    artifact: bool,
+) -> None:
     """Start a cluster repository in FOLDER; with --state, begin its record; with --forge, check its pull requests."""
     if forge:
         _forge_files(folder, package, artifact=artifact)
@@ -43,7 +55,7 @@ def init(folder: Path, settings_file: Path, forge: str | None, package: str, *, 
         from reconciler.runtime.settings import read_settings
 
         settings = read_settings(settings_file)
-        _, commit = begin_record(settings)
+        _, commit = begin_record(settings, usage_file=usage_file)
         click.echo(f"branch {settings.state.branch} begins at {commit[:12]}")
         return
     for path in scaffold_into(folder):

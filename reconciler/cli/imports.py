@@ -63,6 +63,44 @@ def topology(files: tuple[Path, ...], name: str) -> int:
     return ExitStatus.OK
 
 
+@import_group.command(name="slurm-cluster")
+@click.argument("sources", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--live", "is_live", is_flag=True, help="Ask the cluster itself, by commands that only look.")
+@click.option("--into", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder to write below.")
+@click.option("--name", default="slurm", help="The name of the cluster.")
+@click.option("--gpu-type", default="gpu", help="What to call GPUs that Slurm has no type for.")
+@click.option("--mail-domain", default="", help="Write User documents with addresses at this domain.")
+@click.option("--folder", default="", help="Logs and receipts of jobs, on the file system all nodes share.")
+def slurm_cluster(
+    sources: tuple[Path, ...], into: Path, name: str, gpu_type: str, mail_domain: str, folder: str, *, is_live: bool
+) -> int:
+    """Make a cluster repository of a Slurm cluster: Fabric, nodes, queues, classes, people and past use.
+
+    SOURCES are files, or folders of files, with what these print: scontrol show node --json (22.05: sinfo --json),
+    scontrol show topology (or topology.conf), scontrol show partition -o, sacctmgr -P show associations,
+    sacctmgr -P show qos, sshare -a -P. With --live they are asked now.
+    """
+    from reconciler.engines.slurm.commands import Reader
+    from reconciler.errors import UsageError
+    from reconciler.runtime.slurm.bring import USAGE_FILE, Wishes, brought, write
+    from reconciler.runtime.slurm.sources import captured, live
+
+    if bool(sources) is is_live:
+        raise UsageError("give either files or --live", code="Usage", remedy="gangops import slurm-cluster --help")
+    said = live(Reader()) if is_live else captured(sources)
+    found = brought(said, Wishes(cluster=name, gpu_type=gpu_type, mail_domain=mail_domain, folder=folder))
+    for note in found.notes:
+        click.echo(f"{note}\n", err=True)
+    for path in write(found, into):
+        click.echo(path)
+    click.echo(f"\n{found.nodes} nodes, {found.gpus} GPUs. Next: read the notes, `gangops validate`, commit.", err=True)
+    if USAGE_FILE in found.files:
+        click.echo(
+            f"Begin the record with what was used: `gangops init --state --usage {into / USAGE_FILE}`.", err=True
+        )
+    return ExitStatus.INVALID if any(note.is_error for note in found.notes) else ExitStatus.OK
+
+
 _MAP_HELP = """\b
 A map file, all of it optional:
   queues:          {team-a: nlp}             account, partition, Kueue queue

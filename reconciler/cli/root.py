@@ -45,6 +45,7 @@ VERBS = {
     "inspect": ("reconciler.cli.inspect:inspect", "What a captured output says: nvidia-smi, numactl, Slurm and more."),
     "logs": ("reconciler.cli.view:logs", "What a job's ranks printed."),
     "wait": ("reconciler.cli.view:wait", "Wait until a job runs or is done."),
+    "shadow": ("reconciler.cli.shadow:shadow", "What GangOps would do with a Slurm cluster, only looking."),
     "forge": ("reconciler.cli.forge:forge", "What checks and workflows of a forge call."),
     # the record
     "history": ("reconciler.cli.record:history", "Who had what, when, and which decision gave it."),

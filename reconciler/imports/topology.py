@@ -42,11 +42,16 @@ class Cabling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedFabric:
-    """The Fabric, None when nothing usable was said; comments to stand above it; what does not add up, by name."""
+    """The Fabric, None when nothing usable was said; comments to stand above it; what does not add up, by name.
+
+    `racks` are the nodes of each, `blocks` those of each NVLink block where blocks are a level.
+    """
 
     document: dict[str, Tree] | None
     comments: tuple[str, ...]
     findings: tuple[Diagnostic, ...]
+    racks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    blocks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +86,13 @@ def fabric_of(sources: Mapping[str, Mapping[str, Tree]], name: str) -> ImportedF
     comments += [f"rack {rack.name}: {fold(rack.nodes)}" for rack in racks]
     comments += [f"NVLink block {block}: {fold(sorted(nodes))}" for block, nodes in sorted(merged.blocks.items())]
     document: dict[str, Tree] = {"apiVersion": API_VERSION, "kind": "Fabric", "metadata": {"name": name}, "spec": spec}
-    return ImportedFabric(document=document, comments=tuple(comments), findings=sorted_by_place(findings))
+    return ImportedFabric(
+        document=document,
+        comments=tuple(comments),
+        findings=sorted_by_place(findings),
+        racks={rack.name: rack.nodes for rack in racks},
+        blocks={_slug(block): _ordered(nodes) for block, nodes in sorted(merged.blocks.items())} if blocks else {},
+    )
 
 
 # --- what the sources say ---------------------------------------------------------------------------------------------

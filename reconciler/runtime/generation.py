@@ -32,7 +32,7 @@ from reconciler.documents.record import (
     summary_bytes,
 )
 from reconciler.errors import BrokenInvariant, StoreError
-from reconciler.model.allocation import Allocation, empty_allocation
+from reconciler.model.allocation import Allocation, Usage, empty_allocation
 from reconciler.model.decision import DECISION_VERSION, Decision, Judge
 from reconciler.model.desired import Desired
 from reconciler.model.observed import GpuReport, NodeCondition, NodeObservation, Observed, Provenance
@@ -250,8 +250,11 @@ def next_generation(inputs: Inputs, decider: Decider | None = None) -> NextGener
     )
 
 
-def first_generation(cluster_id: str, epoch: int, desired: str, now: Instant) -> tuple[Summary, dict[str, bytes]]:
-    """Generation 0 of a new record: nothing held, nothing known. The files of its tree."""
+def first_generation(
+    cluster_id: str, epoch: int, desired: str, now: Instant, usage: tuple[Usage, ...] = ()
+) -> tuple[Summary, dict[str, bytes]]:
+    """Generation 0 of a new record: nothing held, and nothing known but what queues used before it began. The files of
+    its tree."""
     allocation = empty_allocation(cluster_id, epoch, now, CommitId(desired))
     summary = Summary(
         generation=0,
@@ -266,6 +269,8 @@ def first_generation(cluster_id: str, epoch: int, desired: str, now: Instant) ->
         previous_commit="",
         trigger="init",
         metrics=allocation.metrics,
+        usage=usage,
+        usage_as_of=now if usage else Instant(0),
     )
     return summary, {SUMMARY: summary_bytes(summary)}
 

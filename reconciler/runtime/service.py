@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from reconciler.documents.record import Summary
 from reconciler.engines.agents import AgentEngine, AgentSettings
@@ -20,6 +21,7 @@ from reconciler.runtime.generation import first_generation, trailers
 from reconciler.runtime.live import LivePages
 from reconciler.runtime.loop import Reconciler, Round
 from reconciler.runtime.reading import DesiredReader
+from reconciler.runtime.seeding import seeded_usage
 from reconciler.runtime.settings import Remote as RemoteSetting
 from reconciler.runtime.settings import Settings
 from reconciler.runtime.status_server import StatusServer, StatusSnapshot
@@ -161,8 +163,10 @@ def _drift_counts(last: Round) -> dict[str, int]:
     return _counted[0][1]
 
 
-def begin_record(settings: Settings, *, epoch: int = 1) -> tuple[Summary, str]:
+def begin_record(settings: Settings, *, epoch: int = 1, usage_file: Path | None = None) -> tuple[Summary, str]:
     """Make the state branch, once: generation 0 on the desired tip. The summary and its commit.
+
+    `usage_file` says what queues used under another scheduler, as `gangops import slurm-cluster` writes it.
 
     Raises UsageError (StateExists) when the branch is there already, StoreError (PathNotFound) or InvalidInput when
     there is no cluster to decide about.
@@ -179,7 +183,8 @@ def begin_record(settings: Settings, *, epoch: int = 1) -> tuple[Summary, str]:
     if read.desired is None:
         raise InvalidInput(read.diagnostics)
     now = SystemClock().now()
-    summary, files = first_generation(settings.cluster_id, epoch, fetched.desired, now)
+    usage = seeded_usage(usage_file, read.desired) if usage_file is not None else ()
+    summary, files = first_generation(settings.cluster_id, epoch, fetched.desired, now, usage)
     message = Message(subject="Begin the record: nothing is held", body="", trailers=trailers(summary))
     writer = Writer(identity=settings.identity, signer=Signer(key=settings.signing_key))
     commit = build(mirror.git, files, parent=None, desired=fetched.desired, message=message, at=now, writer=writer)
