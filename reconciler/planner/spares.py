@@ -169,6 +169,7 @@ def _nearest(draft: Draft, record: JobRecord, job: Job, kind: GpuType, unit: int
     shut = draft.refused(job) | draft.drained(job) | draft.unlinked(job)
     least = max((draft.ground.levels[rule.level] for rule in job.required if rule.group == "job"), default=ROOT)
     least = least if least <= tree.leaf_level else ROOT  # a gang of one node goes anywhere when that is lost
+    least = max(least, draft.ground.floor)
     seen: set[NodeIndex] = set(taken)
     for level in range(tree.leaf_level, least - 1, -1):
         rows = []

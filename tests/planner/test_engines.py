@@ -57,6 +57,16 @@ def test_a_gang_is_repaired_with_a_node_of_its_own_engine() -> None:
     assert not {"a3", "b3"} & set(cluster.places("nlp/gang")), cluster.show()
 
 
+def test_a_spare_is_of_the_gangs_own_engine() -> None:
+    gang = replace(job("nlp/gang", 16, preferred={"job": "rack"}), spares=1)
+    cluster = Cluster(split(world(SPINES, jobs=[gang]), "a3", "b3"))
+    cluster.settle()
+    record = cluster.allocation.jobs[JobKey("nlp/gang")]
+    assert record.state is JobState.RUNNING
+    assert [spare.node for spare in record.spares if spare.node in {"a3", "b3"}] == []
+    assert len(record.spares) == 1
+
+
 def test_the_level_of_a_gang_across_spines_is_still_the_cluster() -> None:
     spines: Spines = {"s1": {"r1": ["a1", "a2"]}, "s2": {"r2": ["b1", "b2"]}}
     cluster = Cluster(split(world(spines, jobs=[job("nlp/gang", 24)]), "b2"))

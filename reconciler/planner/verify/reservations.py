@@ -84,6 +84,8 @@ def _nodes_for(case: Case, job: Job) -> list[Node] | None:
         return None
     nodes = [node for node in case.nodes.values() if node.shape.gpu_type in wanted]
     sizes = {len(node.shape.gpus) for node in nodes}
+    if len({node.engine for node in nodes}) > 1:  # then no domain is one place
+        return None
     if len(sizes) != 1 or job.gpus % min(sizes) or any(node.taints or len(node.shape.nvlink) > 1 for node in nodes):
         return None
     simple = all(_is_simple(case, job, rule.group, rule.level) for rule in job.required)

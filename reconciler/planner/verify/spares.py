@@ -46,6 +46,9 @@ def _beside(case: Case, job: Job, after: JobRecord, fresh: dict[NodeName, int]) 
         yield Violation(code=Breach.WRONG_SPARES, job=after.job, detail=f"not of {least} GPUs")
     place = _place(case, after, fresh)
     yield from eligible(case, job, place)
+    engines = {case.nodes[name].engine for name in (*held, *fresh) if name in case.nodes}
+    if len(engines) > 1:
+        yield Violation(code=Breach.ENGINES_SPANNED, job=after.job, detail=", ".join(sorted(engines)))
     for rule in job.required:
         if rule.group == "job" and after.placement is not None and case.depths.get(rule.level, 0) > 0:
             one = Placement(ranks=(*after.placement.ranks, *place.ranks), level=rule.level, domain="")
