@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -86,6 +87,14 @@ class SlurmCluster:
         shutil.rmtree(self.shared)
         self.shared.mkdir()
 
+    def save(self) -> None:
+        """End the controller in good order and start it again: nothing of what was before is left for a crash to undo."""
+        pid = self._pid("slurmctld")
+        os.kill(pid, signal.SIGTERM)
+        until(lambda: not _is_alive(pid), "the controller has ended")
+        self.control("start-ctld")
+        until(lambda: self.idle() == len(self.names), "all nodes are idle")
+
     def state_of(self, name: str) -> str:
         """As sinfo words it: idle, mixed, drained, down*, ..."""
         return self.run("sinfo", "-h", "-N", "-p", "main", "-n", name, "-o", "%T")
@@ -96,11 +105,14 @@ class SlurmCluster:
 
     def _lives(self, name: str) -> bool:
         """The last slurmd that was started under this name is still there."""
-        pids = [line.split() for line in (self.folder / "pids").read_text().splitlines()]
-        last = next((pid for pid, _, whose in reversed(pids) if whose == name), "")
-        return Path(f"/proc/{last}/stat").is_file() and " Z " not in Path(f"/proc/{last}/stat").read_text()
+        return _is_alive(self._pid(name))
+
+    def _pid(self, name: str) -> int:
+        pids = [line.split() for line in (self.folder / "pids").read_text(encoding="utf-8").splitlines()]
+        return next((int(pid) for pid, _, whose in reversed(pids) if whose == name), 0)
 
     def idle(self) -> int:
+        """Nodes that are up and have nothing to do."""
         return sum(map(int, self.run("sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D").split()))
 
     def stop(self) -> None:
@@ -138,6 +150,13 @@ class SlurmCluster:
         self.control("restart-ctld")
         self.control("start", *self.names)
         until(lambda: self.idle() == len(self.names), "all nodes are idle")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
 
 
 def _cores(gpu: int) -> str:

@@ -197,17 +197,17 @@ def test_what_slurm_does_not_take_is_refused_with_its_own_words(scene: Scene) ->
 
 def test_nothing_runs_as_root_and_a_queue_may_have_an_account(scene: Scene) -> None:
     scene.world.engine._root_may_run = False
-    scene.slurm.shared.chmod(0o777)
+    scene.slurm.shared.chmod(0o777)  # Slurm itself takes nothing from the account nobody
     scene.order(node001=scene.world.order(script=FOREVER))
     scene.world.sync()
     assert scene.receipt("node001").reason == "NotAllowed: nothing runs as root; give the queue an account in `runAs`"
     order = scene.world.order(script=f"id -un; id -gn; {FOREVER}", attempt=2)
-    scene.order(node001=replace(order, run=replace(order.run, user="nobody")))
+    scene.order(node001=replace(order, run=replace(order.run, user="games")))
     scene.world.sync()
     scene.phase("run")
     assert scene.receipt("node001", 2).state is AttemptState.RUNNING
-    until(lambda: scene.log(attempt=2) == "nobody\nnogroup\n", "its ranks run as that account")
-    assert scene.slurm.jobs()[0].user == "nobody"
+    until(lambda: scene.log(attempt=2) == "games\ngames\n", "its ranks run as that account")
+    assert scene.slurm.jobs()[0].user == "games"
 
 
 # --- other people's jobs ---------------------------------------------------------------------------------------------
@@ -353,7 +353,13 @@ def test_an_ending_that_slurm_has_forgotten_is_known_from_its_receipt(scene: Sce
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_controller_killed_right_after_submission_loses_nothing_and_runs_nothing_twice(scene: Scene) -> None:
+@pytest.mark.parametrize(
+    "saved", [True, False], ids=["it had saved the job", "the job is lost, and its number free again"]
+)
+def test_a_controller_killed_right_after_submission_loses_nothing_and_runs_nothing_twice(
+    scene: Scene, saved: bool
+) -> None:
+    scene.slurm.save()
     runs = scene.slurm.shared / "runs"
     work = f"[ $RANK != 0 ] || echo $SLURM_JOB_ID >>{runs}; {FOREVER}"
     orders = gang(scene.world, ["node001", "node002"], gpus=(0, 1), script=work)
@@ -367,6 +373,8 @@ def test_a_controller_killed_right_after_submission_loses_nothing_and_runs_nothi
     def and_crash(options: tuple[str, ...], script: str) -> int:
         number = accept(options, script)
         scene.slurm.control("kill-ctld")
+        for kept in () if saved else (scene.slurm.folder / "state").glob("job_state*"):
+            kept.unlink()
         return number
 
     commands.submit = and_crash  # type: ignore[method-assign, assignment]  # the crash comes between answer and next look
@@ -379,10 +387,12 @@ def test_a_controller_killed_right_after_submission_loses_nothing_and_runs_nothi
     until(runs.exists, "rank 0 has begun")
     assert len(runs.read_text(encoding="utf-8").split()) == 1
     assert len(scene.slurm.jobs()) == 1
+    assert scene.submissions() == (1 if saved else 2)
     assert scene.slurm.idle() == 6
 
 
 def test_a_running_gang_that_its_controller_forgot_goes_on_once_and_only_after_the_first_is_gone(scene: Scene) -> None:
+    scene.slurm.save()
     runs = scene.slurm.shared / "runs"
     work = f"[ $RANK != 0 ] || echo $GANGOPS_RESUME $$ >>{runs}; {FOREVER}"
     state = scene.slurm.folder / "state"
@@ -403,6 +413,7 @@ def test_a_running_gang_that_its_controller_forgot_goes_on_once_and_only_after_t
 
 
 def test_a_number_that_is_given_out_again_is_nobodys_key(scene: Scene) -> None:
+    scene.slurm.save()
     scene.start(node001=scene.world.order(script=FOREVER))
     number = scene.slurm.jobs()[0].id
     scene.slurm.control("kill-ctld")
@@ -480,8 +491,7 @@ def test_an_older_reconciler_only_looks_while_a_newer_one_acts(scene: Scene) -> 
 
 
 def test_a_call_that_hangs_is_given_up_in_time(scene: Scene) -> None:
-    pids = [line.split() for line in (scene.slurm.folder / "pids").read_text(encoding="utf-8").splitlines()]
-    controller = next(int(pid) for pid, _, name in reversed(pids) if name == "slurmctld")
+    controller = scene.slurm._pid("slurmctld")
     os.kill(controller, signal.SIGSTOP)
     try:
         began = time.monotonic()

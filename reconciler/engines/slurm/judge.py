@@ -150,7 +150,10 @@ def _absent(case: Case) -> Verdict:
 
 def _ended(case: Case) -> Verdict | None:
     """How it ended, by Slurm's word or by its own receipt."""
-    over = max(case.submitted, key=lambda s: (s.jobs[0].state == "COMPLETED", s.id), default=None)
+    # One that ended before it had nodes never was the gang: a submission too many, which we cancelled ourselves, or one
+    # that somebody cancelled while it waited, and that is submitted again.
+    real = [s for s in case.submitted if any(job.nodes for job in s.jobs)]
+    over = max(real, key=lambda s: (s.jobs[0].state == "COMPLETED", s.id), default=None)
     if over is None:
         code = case.receipt.code
         return None if code is None else Verdict(state=AttemptState.EXITED, code=code)
