@@ -405,7 +405,12 @@ def test_a_running_gang_that_its_controller_forgot_goes_on_once_and_only_after_t
         kept.unlink()
     scene.slurm.control("start-ctld")
     scene.world.sync()
-    until(lambda: len(runs.read_text(encoding="utf-8").split()) == 4, "rank 0 has begun again")
+
+    def again() -> bool:
+        scene.world.look()
+        return len(runs.read_text(encoding="utf-8").split()) == 4
+
+    until(again, "rank 0 has begun again")
     resumed = runs.read_text(encoding="utf-8").split()[2]
     assert resumed == "1"
     assert not Path(f"/proc/{first}").exists()

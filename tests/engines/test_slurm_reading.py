@@ -271,6 +271,7 @@ S = AttemptState
         (Case(phase="run", submitted=(sub("COMPLETED", completing=True),)), S.RUNNING, Do.NOTHING, None),
         (Case(phase="run", submitted=(sub("CANCELLED"), sub("COMPLETED", number=9))), S.EXITED, Do.NOTHING, 0),
         (Case(phase="run", submitted=(sub("CANCELLED", nodes=()),)), S.PREPARED, Do.SUBMIT, None),
+        (Case(phase="run", submitted=(sub("CANCELLED", nodes=(), restarts=1),)), S.EXITED, Do.NOTHING, 1),
         (Case(phase="run", submitted=(sub("NODE_FAIL"), sub("CANCELLED", number=9, nodes=()))), S.EXITED, Do.NOTHING, 1),
         (Case(phase="stop"), S.GONE, Do.NOTHING, None),
         (Case(phase="stop", submitted=(sub("PENDING"),)), S.STOPPING, Do.CANCEL, None),

@@ -153,8 +153,9 @@ class SlurmEngine:
 
     def _look(self, applied: Applied | None, desired: Desired) -> tuple[Scene, Verdicts]:
         gangs = gangs_of(applied)
-        left = self._lookout.look(gangs.values(), desired.slurm)
-        scene = scene_of(self._commands.look(), self._cluster, gangs, left)
+        scene = scene_of(self._commands.look(), self._cluster, gangs)
+        absent = frozenset(key for key in gangs if not scene.alive(key))
+        scene = replace(scene, left=self._lookout.look(gangs.values(), desired.slurm, absent))
         self._hands.refused = {key: why for key, why in self._hands.refused.items() if key in gangs}
         if applied is None:  # until orders are known, nobody can say that a job has none
             return scene, {}

@@ -152,7 +152,7 @@ def _ended(case: Case) -> Verdict | None:
     """How it ended, by Slurm's word or by its own receipt."""
     # One that ended before it had nodes never was the gang: a submission too many, which we cancelled ourselves, or one
     # that somebody cancelled while it waited, and that is submitted again.
-    real = [s for s in case.submitted if any(job.nodes for job in s.jobs)]
+    real = [s for s in case.submitted if s.requeued or any(job.nodes for job in s.jobs)]
     over = max(real, key=lambda s: (s.jobs[0].state == "COMPLETED", s.id), default=None)
     if over is None:
         code = case.receipt.code

@@ -59,8 +59,8 @@ def leader_of(gang: Gang) -> AttemptOrder:
     return min(gang.values(), key=lambda order: order.nodeRank)
 
 
-def scene_of(sight: Sight, cluster: str, gangs: Gangs, left: Mapping[tuple[str, int], Left]) -> Scene:
-    """The look, sorted. `cluster` is the id that marks our jobs."""
+def scene_of(sight: Sight, cluster: str, gangs: Gangs) -> Scene:
+    """The look, sorted; what gangs left is not looked at yet. `cluster` is the id that marks our jobs."""
     tagged: list[tuple[Tag, SlurmJob]] = []
     foreign: list[SlurmJob] = []
     for job in sight.jobs:
@@ -78,7 +78,7 @@ def scene_of(sight: Sight, cluster: str, gangs: Gangs, left: Mapping[tuple[str, 
         ours={key: tuple(found) for key, found in ours.items()},
         foreign=tuple(foreign),
         gangs=gangs,
-        left=left,
+        left={},
         newest=max((tag.order for tag, _ in tagged), default=(0, 0)),
     )
 
@@ -124,7 +124,7 @@ def _case(key: AttemptKey, gang: Gang, scene: Scene, bars: Bars, now: Instant) -
         submitted=submitted,
         receipt=left.receipt,
         refusal=(bars.refused.get(key, "") or _refusal(gang, scene, bars)) if absent else "",
-        busy=absent and (any(map(bars.withheld, gang)) or _is_busy(key, gang, scene)),
+        busy=absent and (left.held or any(map(bars.withheld, gang)) or _is_busy(key, gang, scene)),
         up=left.up or _is_hidden(submitted, left, now),
         checkpoint=order.checkpoint,
         marker=left.marker,

@@ -19,6 +19,8 @@ from reconciler.wire import AttemptOrder, RankOrder
 LOCK_SECONDS: Final = 600
 BEGUN: Final = "begun"
 ENDED: Final = "ended"
+LOCK: Final = "lock"
+RANKS: Final = "ranks"
 _FAILED: Final = "failed"
 
 _HEAD: Final = """\
