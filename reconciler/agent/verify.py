@@ -138,13 +138,23 @@ def split_commit(raw: bytes) -> tuple[str, bytes, str]:
 def check_signature(payload: bytes, armour: str, trust: Trust) -> None:
     """Raises RefusedOrder(BadSignature, UntrustedSigners). The verdict is ssh-keygen's exit status, never its words."""
     check_signers(trust.allowed_signers)
+    refused = _why_not_signed(payload, armour, trust, trust.revoked)
+    if not refused:
+        return
+    if trust.revoked and not _why_not_signed(payload, armour, trust, None):  # ssh-keygen does not say so itself
+        refused = f"the key is revoked, or {trust.revoked} cannot be read"
+    raise RefusedOrder(f"signature not accepted: {refused}", code="BadSignature")
+
+
+def _why_not_signed(payload: bytes, armour: str, trust: Trust, revoked: Path | None) -> str:
+    """What ssh-keygen says against the signature, "" when it accepts it. Raises RefusedOrder."""
     reading, writing = os.pipe2(os.O_CLOEXEC)
     try:
         os.write(writing, armour.encode("ascii"))  # its size was checked: less than a pipe holds
         os.close(writing)
         command = ["ssh-keygen", "-Y", "verify", "-n", "git", "-I", trust.principal]
         command += ["-f", str(trust.allowed_signers), "-s", f"/dev/fd/{reading}"]
-        command += ["-r", str(trust.revoked)] if trust.revoked else []
+        command += ["-r", str(revoked)] if revoked else []
         done = subprocess.run(
             command,
             input=payload,
@@ -158,9 +168,10 @@ def check_signature(payload: bytes, armour: str, trust: Trust) -> None:
         raise RefusedOrder(f"ssh-keygen could not be asked: {err}", code="BadSignature") from err
     finally:
         os.close(reading)
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
-        raise RefusedOrder(f"signature not accepted: {said[-1] if said else 'no reason given'}", code="BadSignature")
+    if done.returncode == 0:
+        return ""
+    said = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
+    return said[-1] if said else "no reason given"
 
 
 def check_signers(path: Path) -> None:

@@ -69,9 +69,8 @@ def status(repo: Path, job: str | None, output: str, *, fetch: bool) -> None:
         cordoned = next((n.cordoned for n in desired.inventory.nodes if n.name == name), "")
         word = condition(cordoned, seen)
         if word != "Ready":
-            click.echo(
-                f"! node {name} is {word}{': ' + (seen.unhealthy or cordoned) if seen.unhealthy or cordoned else ''}"
-            )
+            why = seen.unhealthy or cordoned or seen.refused
+            click.echo(f"! node {name} is {word}{': ' + why if why else ''}")
     for drift in drift_of(desired.inventory, generation.observed):
         if drift.is_grave:
             click.echo(f"! node {drift.node}: {drift.sentence} ({drift.effect})")

@@ -267,23 +267,33 @@ def _take_in(known: _Known, facts: Facts, ordered: frozenset[AttemptKey] | None)
         known.rebooted.pop((receipt.job, receipt.attempt), None)
     receipts = [*facts.attempts, *known.rebooted.values()]
     receipts.sort(key=lambda r: (r.job, r.attempt))
+    refused = {(r.commitId, r.code) for r in facts.refusals} - {(r.commitId, r.code) for r in known.refusals}
+    # A refusal is said once; it holds until the node accepts something.
+    if refused or facts.accepted != known.accepted:
+        known.refusals = facts.refusals
     seen = replace(
         _with_hardware(before, facts.hardware),
         boot_id=facts.boot_id,
         address=facts.address,
         unhealthy=facts.unhealthy,
         attempts=tuple(_unchanged(before, receipt) or receipt for receipt in receipts),
+        refused=_why_refused(before.refused, known.refusals),
     )
-    refused = {(r.commitId, r.code) for r in facts.refusals} - {(r.commitId, r.code) for r in known.refusals}
     back = before.condition is not NodeCondition.READY and not known.unsettled
     news = seen != before or bool(refused) or back
     if seen != before:
         known.seen = seen
-    # A refusal is said once; it holds until the node accepts something.
-    if refused or facts.accepted != known.accepted:
-        known.refusals = facts.refusals
     known.beats, known.accepted, known.unsettled = facts.beats, facts.accepted, True
     return Hearing.NEWS if news else Hearing.SAME
+
+
+def _why_refused(before: str, refusals: tuple[Refusal, ...]) -> str:
+    """The last refusal in one line; as first told while its code stays, or each commit that is refused too would ask
+    for another one that records it."""
+    if not refusals:
+        return ""
+    last = refusals[-1]
+    return before if before.partition(":")[0] == last.code else f"{last.code}: {last.detail}"
 
 
 def _with_hardware(before: NodeObservation, found: Hardware | None) -> NodeObservation:

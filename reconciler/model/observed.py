@@ -147,6 +147,7 @@ class NodeObservation:
     command says no process of it is left. Both only mean something while it is Lost.
     `unhealthy` is the reason its health hook gave, "" when healthy. `clique` names the multi-node NVLink domain its
     GPUs joined. No `nics`, no `numa`: the node did not say, which is not the same as having none.
+    `refused` is why it does not accept our orders, as `Code: sentence`, until it accepts one again.
     """
 
     node: NodeName
@@ -164,6 +165,7 @@ class NodeObservation:
     clique: str = ""
     nics: tuple[NicReport, ...] = ()
     numa: tuple[NumaReport, ...] = ()
+    refused: str = ""
 
     def attempt(self, job: JobKey, attempt: int) -> AttemptReport | None:
         """The receipt for exactly this attempt, if the node has given one."""

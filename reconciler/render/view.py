@@ -172,12 +172,14 @@ def node_rows(desired: Desired, observed: Observed, held: Mapping[NodeName, Mapp
 
 
 def condition(cordoned: str, seen: NodeObservation | None) -> str:
-    """The node's condition in one word; a cordon and a failed health check are said with it."""
+    """The node's condition in one word; a cordon, a failed health check and refused orders are said with it."""
     if seen is None:
         return "NeverSeen"
     if seen.condition is not NodeCondition.READY:
         return str(seen.condition)
-    return "Cordoned" if cordoned else "Unhealthy" if seen.unhealthy else "Ready"
+    if cordoned or seen.unhealthy:
+        return "Cordoned" if cordoned else "Unhealthy"
+    return "Refusing" if seen.refused else "Ready"
 
 
 def gpu_signs(node: Node, seen: NodeObservation | None, holders: Mapping[JobKey, int]) -> str:

@@ -102,6 +102,7 @@ class Reconciler:
         self._fetch_again_at = Nanoseconds(0)
         self._woken = False
         self._maintain_at = Nanoseconds(clock.monotonic() + _MAINTAIN_EVERY)
+        self._refusing: dict[NodeName, str] = {}
         self._brought: tuple[tuple[ReadDesired, CommitId], Mapping[JobKey, Provenance]] | None = None
         self.metrics = LoopMetrics()
         self.condition = Condition(ready=False, reason="Starting", since=clock.now())
@@ -139,6 +140,7 @@ class Reconciler:
             self._start_engine(want.desired, current)
             now = Instant(max(self._clock.now(), current.allocation.decided_at))
             observed = replace(self._engine.observe(want.desired, now), provenance=self._provenance(want, current))
+            self._tell_refusals(observed)
             # 4. Decide; the judge inside refuses what must never be committed.
             inputs = Inputs(
                 desired=want.desired,
@@ -277,6 +279,17 @@ class Reconciler:
         )
 
     # -- telling
+
+    def _tell_refusals(self, observed: Observed) -> None:
+        """Each node that stopped or began again to accept our orders, once."""
+        refusing = {name: seen.refused for name, seen in observed.nodes.items() if seen.refused}
+        for node in sorted(refusing.keys() | self._refusing.keys()):
+            if refusing.get(node) != self._refusing.get(node):
+                self._report(
+                    "node-refuses" if node in refusing else "node-accepts",
+                    {"node": node, "reason": refusing.get(node, "")},
+                )
+        self._refusing = refusing
 
     def _published(self, following: NextGeneration, commit: str) -> None:
         evicted = [c.job for c in following.decision.changes if c.action is Action.PREEMPT]

@@ -129,8 +129,10 @@ def snapshot(reconciler: Reconciler, engine: Engine) -> StatusSnapshot:
     allocation = last.generation.allocation if last else None
     metrics = allocation.metrics if allocation else Metrics()
     agents: dict[str, int] = {}
+    refusing: Counter[str] = Counter()
     for seen in last.generation.observed.nodes.values() if last else ():
         agents[seen.condition.value] = agents.get(seen.condition.value, 0) + 1
+        refusing.update([seen.refused.partition(":")[0]] if seen.refused else [])
     live = engine.live()
     mfu = {job: at.progress.get("mfu") for job, at in live.items()}
     return StatusSnapshot(
@@ -146,6 +148,7 @@ def snapshot(reconciler: Reconciler, engine: Engine) -> StatusSnapshot:
         agents=agents,
         drift=_drift_counts(last) if last else {},
         rejected=engine.rejected(),
+        refusing=refusing,
         mfu={job: float(value) for job, value in mfu.items() if isinstance(value, int | float)},
         live=live,
     )

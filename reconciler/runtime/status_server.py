@@ -33,7 +33,7 @@ class StatusSnapshot:
     `message` and `remedy` say more to that person.
 
     `since` is when the present reason began. `gpus` and `agents` count by state and condition, `rejected` counts
-    calls of agents by code since the start, `mfu` is each running job's last reported share of peak FLOP/s.
+    calls of agents by code since the start, `refusing` nodes that accept no orders by code, `mfu` is each running job's last reported share of peak FLOP/s.
     """
 
     ready: bool
@@ -49,6 +49,7 @@ class StatusSnapshot:
     agents: Mapping[str, int] = field(default_factory=dict)
     drift: Mapping[str, int] = field(default_factory=dict)
     rejected: Mapping[str, int] = field(default_factory=dict)
+    refusing: Mapping[str, int] = field(default_factory=dict)
     mfu: Mapping[JobKey, float] = field(default_factory=dict)
     live: Mapping[JobKey, LiveAttempt] = field(default_factory=dict)
 
@@ -114,6 +115,8 @@ class _SnapshotCollector(Collector):
         yield _labelled(GaugeMetricFamily("gangops_job_mfu", "Model FLOP/s utilisation", labels=["job"]), now.mfu)
         refused = CounterMetricFamily("gangops_agent_rejected", "Calls of agents that got an error", labels=["reason"])
         yield _labelled(refused, now.rejected)
+        refusing = GaugeMetricFamily("gangops_nodes_refusing", "Nodes that do not accept our orders", labels=["code"])
+        yield _labelled(refusing, now.refusing)
 
 
 def status_app(

@@ -356,6 +356,25 @@ def test_a_forged_order_is_reported_and_nothing_of_it_is_done(
     assert (report.generation, report.attempts[0].state) == (1, "Prepared")
 
 
+def test_a_replayed_order_is_reported_and_what_runs_is_not_disturbed(
+    agents: Agents, hub: Hub, repo: StateRepo, order: AttemptOrder
+) -> None:
+    agents.start()
+    first = repo.orders(1, running(order, "prepare"))
+    hub.offer(first, 1)
+    hub.wait_state("Prepared")
+    hub.offer(repo.orders(2, running(order, "run")), 2)
+    hub.wait_state("Running")
+    before = agents.facts()
+    hub.offer(first, 2)
+    report = hub.wait_for(lambda r: r.refusals)
+    (refused,) = report.refusals
+    assert (refused.commitId, refused.code) == (first.commitId, "OlderOrder")
+    assert refused.detail == "generation 1 of epoch 1 is older than 2 of 1, which is held"
+    assert (report.generation, report.attempts[0].state) == (2, "Running")
+    assert agents.facts() == before
+
+
 @pytest.mark.parametrize("version", ["this", "3.10", "3.13"])
 def test_the_zipapp_needs_nothing_installed_and_runs_on_other_pythons(
     version: str, agents: Agents, hub: Hub, repo: StateRepo, order: AttemptOrder, tmp_path: Path

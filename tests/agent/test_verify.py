@@ -187,14 +187,53 @@ def test_a_broken_chain_is_refused_by_name(repo: StateRepo, broken: Break, code:
     assert refusal(broken(repo, proof), repo.trust) == code
 
 
-def test_a_key_of_another_principal_or_a_revoked_one_does_not_count(repo: StateRepo, tmp_path: Path) -> None:
-    proof = repo.proof(FILE, 5)
-    assert refusal(proof, replace(repo.trust, principal="auditor@test")) == "BadSignature"
-    revoked = tmp_path / "revoked"
-    revoked.write_text(repo.key.with_suffix(".pub").read_text())
-    assert refusal(proof, replace(repo.trust, revoked=revoked)) == "BadSignature"
+def why(proof: Proof, trust: Trust) -> tuple[str, str]:
+    """Code and words of the refusal."""
+    with pytest.raises(RefusedOrder) as caught:
+        verify(proof, trust, NOTHING)
+    return caught.value.code, caught.value.message
+
+
+def test_a_key_of_another_principal_does_not_count(repo: StateRepo) -> None:
+    assert refusal(repo.proof(FILE, 5), replace(repo.trust, principal="auditor@test")) == "BadSignature"
+
+
+@pytest.mark.parametrize("form", ["list of keys", "key revocation list"])
+def test_a_revoked_key_does_not_count(form: str, repo: StateRepo, tmp_path: Path) -> None:
+    proof, revoked = repo.proof(FILE, 5), tmp_path / "revoked"
     revoked.write_text("")
-    assert verify(proof, replace(repo.trust, revoked=revoked), NOTHING)[0].generation == 5
+    trust = replace(repo.trust, revoked=revoked)
+    assert verify(proof, trust, NOTHING)[0].generation == 5
+    public = repo.key.with_suffix(".pub")
+    if form == "list of keys":
+        revoked.write_text(public.read_text())
+    else:
+        subprocess.run(["ssh-keygen", "-q", "-k", "-f", revoked, public], check=True)
+    code, words = why(proof, trust)
+    assert (code, "the key is revoked" in words) == ("BadSignature", True)
+
+
+def test_a_list_of_revoked_keys_that_is_not_there_revokes_all(repo: StateRepo, tmp_path: Path) -> None:
+    assert refusal(repo.proof(FILE, 5), replace(repo.trust, revoked=tmp_path / "gone")) == "BadSignature"
+
+
+@pytest.mark.parametrize(
+    ("option", "words"), [('valid-before="20200101"', "key has expired"), ('valid-after="20990101"', "not yet valid")]
+)
+def test_a_key_counts_only_while_it_is_valid(option: str, words: str, repo: StateRepo) -> None:
+    proof = repo.proof(FILE, 5)
+    verify(proof, repo.trust, NOTHING)
+    repo.signers.write_text(repo.signers.read_text().replace("namespaces", f"{option},namespaces"))
+    code, told = why(proof, repo.trust)
+    assert (code, words in told) == ("BadSignature", True)
+
+
+def test_an_order_that_was_held_once_is_never_taken_again(repo: StateRepo) -> None:
+    """A replay through a proxy: every earlier order is as well signed as the newest."""
+    first, second = repo.proof(FILE, 5), repo.proof(FILE, 6)
+    held, _ = verify(first, repo.trust, NOTHING)
+    held, _ = verify(second, repo.trust, held)
+    assert refusal(first, repo.trust, held) == "OlderOrder"
 
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ3t7YyYw0cBqLqLrV9rWl6bWkQv0cPzYkQk0m3Vd5xk"

@@ -288,6 +288,7 @@ def observations(node: NodeName) -> st.SearchStrategy[NodeObservation]:
         unhealthy=texts,
         lease_expired=st.booleans(),
         confirmed_dead=st.booleans(),
+        refused=texts,
     )
 
 

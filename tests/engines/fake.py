@@ -306,6 +306,10 @@ class FakeCluster:
         """The node will not prepare (this job, or any); "" lets it again."""
         self.nodes[node].refuses, self.nodes[node].refuses_job = reason, job
 
+    def distrust(self, node: str, *refusals: Refusal) -> None:
+        """What the node says of orders it does not believe; it accepts them nevertheless."""
+        self.nodes[node].refusals = list(refusals)
+
     def hang(self, node: str) -> None:
         """The node reports and obeys nothing more: no prepare ends, no stop ends."""
         self.nodes[node].hung = True

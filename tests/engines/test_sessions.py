@@ -243,6 +243,28 @@ class TestReceipts:
         sessions.hear(replace(report(5), generation=2))
         assert sessions.refusals() == {}
 
+    def test_why_a_node_refuses_is_a_fact_until_it_accepts_again(self) -> None:
+        clock = FakeClock()
+        sessions = listening(clock)
+        sessions.hear(report(1))
+        assert seen(sessions, clock).refused == ""
+        told = [
+            ("a", "OlderOrder", "generation 5 is older than 7"),
+            ("b", "OlderOrder", "generation 6 is older than 7"),  # the same trouble: no new fact
+            ("c", "BadSignature", "no key"),
+        ]
+        found = []
+        for number, (commit, code, detail) in enumerate(told, 2):
+            sessions.hear(report(number, refusals=[Refusal(commitId=commit, code=code, detail=detail, at=number)]))
+            found.append(seen(sessions, clock).refused)
+        assert found == [
+            "OlderOrder: generation 5 is older than 7",
+            "OlderOrder: generation 5 is older than 7",
+            "BadSignature: no key",
+        ]
+        sessions.hear(replace(report(5), generation=2))
+        assert seen(sessions, clock).refused == ""
+
 
 class TestReboot:
     RUNNING = AttemptReport(job=JOB, attempt=1, state=AttemptState.RUNNING, at=Instant(7))

@@ -190,6 +190,7 @@ def test_a_foreign_process_shows_and_a_holder_shows_above_all() -> None:
     assert condition("", None) == "NeverSeen"
     assert condition("DC-1", replace(seen, condition=NodeCondition.UNREACHABLE)) == "Unreachable"
     assert condition("", replace(seen, unhealthy="disk")) == "Unhealthy"
+    assert condition("", replace(seen, refused="BadSignature: no key")) == "Refusing"
 
 
 def test_topology_sets_what_was_ordered_beside_what_is_seen() -> None:

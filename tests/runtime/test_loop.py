@@ -21,6 +21,7 @@ from reconciler.runtime.reading import DesiredReader
 from reconciler.store.history import is_ancestor
 from reconciler.store.mirror import Fetched
 from reconciler.store.publish import PublishedMark
+from reconciler.wire import Refusal
 from tests.runtime.lab import BASE, CONFIG, Desk, Lab, job_file, job_text, jobs
 from tests.store.world import MAIN, STATE, git, new_repository
 
@@ -600,6 +601,32 @@ def test_a_reason_from_a_node_cannot_break_the_record(lab: Lab) -> None:
     assert "no Generation: 99" in lab.log()[0].message
     assert lab.numbers() == [0, 1, 2]
     assert [r for r in lab.replayed() if not r.identical] == []
+
+
+def test_orders_that_a_node_refuses_are_told_once_and_stand_in_the_record(lab: Lab) -> None:
+    desk = running(lab, "sft")
+    before = desk.summary.generation
+    for commit in ("a" * 40, "b" * 40):  # the commit that records it is refused like the first
+        desk.engine.cluster.distrust("gpu-001", Refusal(commitId=commit, code="BadSignature", detail="no key", at=1))
+        lab.clock.advance(MINUTE)
+        desk.settle()
+    assert desk.summary.generation == before + 1
+    assert recorded(desk) == {"gpu-001": "BadSignature: no key"}
+    told = [(event, dict(fields)) for event, fields in desk.told if event in {"node-refuses", "node-accepts"}]
+    assert told == [("node-refuses", {"node": "gpu-001", "reason": "BadSignature: no key"})]
+    assert [r for r in lab.replayed() if not r.identical] == []
+    desk.engine.cluster.distrust("gpu-001")
+    desk.engine.cluster.nodes["gpu-001"].accepted = (1, before + 1, "c" * 40)
+    lab.clock.advance(MINUTE)
+    desk.settle()
+    assert recorded(desk) == {}
+    assert [event for event in desk.events() if event.startswith("node-")] == ["node-refuses", "node-accepts"]
+
+
+def recorded(desk: Desk) -> dict[str, str]:
+    assert desk.reconciler.last is not None
+    nodes = desk.reconciler.last.generation.observed.nodes
+    return {name: seen.refused for name, seen in nodes.items() if seen.refused}
 
 
 def _desired(desk: Desk) -> Desired:

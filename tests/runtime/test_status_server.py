@@ -26,6 +26,7 @@ WELL = StatusSnapshot(
     agents={"Ready": 3, "Lost": 1},
     drift={"NvlinkDown": 2},
     rejected={"NotYourNode": 2},
+    refusing={"BadSignature": 1},
     mfu={JobKey("nlp/sft"): 0.41},
 )
 
@@ -82,6 +83,7 @@ def test_metrics_are_the_snapshot_and_the_counts(reconciler: Reconciler) -> None
         'gangops_agents{condition="Lost"} 1.0',
         'gangops_drift{code="NvlinkDown"} 2.0',
         'gangops_agent_rejected_total{reason="NotYourNode"} 2.0',
+        'gangops_nodes_refusing{code="BadSignature"} 1.0',
         'gangops_job_mfu{job="nlp/sft"} 0.41',
         'gangops_reconcile_total{result="committed"} 1.0',
         "gangops_reconcile_duration_seconds_sum 0.5",
