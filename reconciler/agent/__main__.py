@@ -68,6 +68,7 @@ def _run(path: Path, *, only_check: bool) -> int:
     conf = read_conf(path)
     if only_check:
         return int(ExitStatus.OK)
+    from reconciler.agent.cgroups import said_of
     from reconciler.agent.link import Link, state_folder
     from reconciler.agent.runtime import Keeper
     from reconciler.agent.say import Voice
@@ -88,6 +89,7 @@ def _run(path: Path, *, only_check: bool) -> int:
         keeper = Keeper(conf, say, events, link.changed)
         link.keeper = keeper
         say(f"started (pid {os.getpid()}), generation {keeper.journal.accepted.generation} held")
+        say(f"cgroups: {said_of(keeper.hierarchies)}")
         _loop(keeper, link, heard)
         say("stopped; ranks run on")
     return int(ExitStatus.OK)

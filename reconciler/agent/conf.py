@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from reconciler.agent.runtimes import RUNTIMES
 from reconciler.agent.verify import Trust
 from reconciler.errors import Diagnostic, InvalidInput, Place
 
@@ -28,10 +29,16 @@ agent.conf, an INI file (* must be given):
               principal*, revoked
   [logs]      dir* (shared by all nodes), maxBytes, keep, bytesPerSecond
   [simulate]  gpus, type, profile (a JSON file, read when it changes)
-  [limits]    lowestUid, users, mountRoots, secretRoots, runtimes, signals
+  [limits]    lowestUid, users, mountRoots, secretRoots, signals, cpus and
+              memoryGiB (of one attempt, at most; 0: all), runtimes (process,
+              bubblewrap, podman, apptainer, enroot), registries (of images,
+              such as nvcr.io/nvidia, and folders of image files)
+  [images]    dir (where podman, apptainer and enroot keep images, a folder
+              for each user), timeoutSeconds (to fetch one)
   [hooks]     health, healthSeconds, beforePrepare, afterRelease,
               timeoutSeconds
-  [cgroup]    root (a delegated cgroup v2 folder; else process groups)
+  [cgroup]    root (a delegated cgroup v2 folder; none: process groups;
+              else, for root on real hardware, what is mounted)
 Relative paths start at the file's folder; lists use blanks or commas; a
 comment starts with #."""
 
@@ -52,6 +59,11 @@ _DEFAULTS = {
     "limits.mountRoots": "/",
     "limits.secretRoots": "",
     "limits.runtimes": "process",
+    "limits.registries": "",
+    "limits.cpus": "0",
+    "limits.memoryGiB": "0",
+    "images.dir": "/var/lib/gangops/images",
+    "images.timeoutSeconds": "1800",
     "limits.signals": "SIGUSR1 SIGUSR2 SIGTERM SIGINT SIGHUP SIGCONT",
     "hooks.health": "",
     "hooks.healthSeconds": "60",
@@ -65,7 +77,10 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True)
 class Limits:
-    """What an order may ask for at most on this node. `run_as_self`: jobs may run as the agent's own user."""
+    """What an order may ask for at most on this node. `run_as_self`: jobs may run as the agent's own user.
+
+    `cpus` and `memory` (bytes) are those of one attempt, 0 for no limit.
+    """
 
     lowest_uid: int
     users: tuple[str, ...]
@@ -74,6 +89,9 @@ class Limits:
     runtimes: tuple[str, ...]
     signals: tuple[str, ...]
     run_as_self: bool
+    registries: tuple[str, ...] = ()
+    cpus: int = 0
+    memory: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,6 +131,8 @@ class Conf:
     hooks: Hooks
     simulation: Simulation | None
     cgroup: str
+    images_dir: Path
+    images_seconds: int
 
     @property
     def node(self) -> str:
@@ -181,6 +201,11 @@ def _check(path: Path, found: Mapping[str, str], as_root: bool) -> list[Diagnost
     for url in _list(found.get("agent.servers", "")):
         if urlsplit(url).scheme != "https" or not urlsplit(url).hostname:
             problems.append(_problem(path, "agent.servers", f"{url!r} is not an https URL", "write https://HOST:PORT"))
+    for name in _list(found.get("limits.runtimes", "")):
+        if name not in RUNTIMES:
+            problems.append(
+                _problem(path, "limits.runtimes", f"{name!r} is no runtime", f"one of {', '.join(RUNTIMES)}")
+            )
     for name in _list(found.get("limits.signals", "")):
         if name not in signal.Signals.__members__:
             problems.append(_problem(path, "limits.signals", f"{name!r} is no signal", "write names such as SIGUSR1"))
@@ -216,6 +241,9 @@ def _conf_of(base: Path, text: Mapping[str, str], as_root: bool) -> Conf:
             runtimes=_list(text["limits.runtimes"]),
             signals=_list(text["limits.signals"]),
             run_as_self=simulation is not None or not as_root,
+            registries=_list(text["limits.registries"]),
+            cpus=int(text["limits.cpus"]),
+            memory=int(text["limits.memoryGiB"]) << 30,
         ),
         hooks=Hooks(
             health=tuple(text["hooks.health"].split()),
@@ -226,6 +254,8 @@ def _conf_of(base: Path, text: Mapping[str, str], as_root: bool) -> Conf:
         ),
         simulation=simulation,
         cgroup=text["cgroup.root"],
+        images_dir=base / text["images.dir"],
+        images_seconds=max(1, int(text["images.timeoutSeconds"])),
     )
 
 

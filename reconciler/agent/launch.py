@@ -1,17 +1,24 @@
 """How exactly is a rank started: which command, in which environment, on which CPUs? The spec a launcher is handed.
 
-Pure but for the agent's own PATH: what may be launched is `limits`' to say, and launching is the shim's.
+Pure but for the agent's own PATH: what may be launched is `limits`' to say, what a runtime makes of it `runtimes`',
+and launching is the shim's.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from reconciler.agent.limits import Account
+from reconciler.agent.beneath import root_of
+from reconciler.agent.cgroups import Hierarchy, controls_of
+from reconciler.agent.images import Image, image_of
+from reconciler.agent.limits import Account, is_below
+from reconciler.agent.runtimes import RUNTIMES, Bind, Start, Work
 from reconciler.wire import AttemptOrder, RankOrder
 
 _BOOTSTRAP = (
@@ -124,48 +131,110 @@ def _torchrun(order: AttemptOrder, local_ranks: int) -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True)
+class Site:
+    """What a spec needs to know of the node. `images` is the user's own folder for images; `devices` are the files of
+    the attempt's GPUs and `foreign` (`c MAJOR:MINOR`) those of the others; `has_gpus` is false for pretended ones."""
+
+    events: Path
+    boot: str
+    log_limits: Mapping[str, int]
+    hierarchies: Sequence[Hierarchy] = ()
+    secret_roots: Sequence[str] = ()
+    images: str = ""
+    devices: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    has_gpus: bool = False
+
+
 def spec_of(
-    order: AttemptOrder,
-    account: Account,
-    *,
-    folder: Path,
-    logs: Path,
-    log_limits: Mapping[str, int],
-    events: Path,
-    boot: str,
-    deadline: int | None,
-    cgroup: str,
+    order: AttemptOrder, account: Account, site: Site, *, folder: Path, logs: Path, deadline: int | None
 ) -> dict[str, Any]:
     """What the launcher reads. `deadline` in boottime ns; a lease is looked for in `folder/lease`."""
-    kept = str(Path(cgroup, *order.job.split("/"), str(order.attempt))) if cgroup else ""
     return {
         "folder": str(folder),
-        "events": str(events),
-        "boot": boot,
+        "events": str(site.events),
+        "boot": site.boot,
         "digest": order.digest,
         "killSeconds": order.killSeconds,
         "deadline": deadline,
-        "cgroupRoot": cgroup,
+        "cgroups": list(site.hierarchies),
         "lease": str(folder / "lease") if order.fence == "lease" else "",
-        "logs": dict(log_limits),
-        "processes": [
-            {
-                "rank": rank.rank,
-                "argv": argv_of(order),
-                "env": environment_of(order, rank, account),
-                "cwd": order.run.workingDir or (account.home if Path(account.home).is_dir() else "/"),
-                "uid": account.uid,
-                "gid": account.gid,
-                "groups": list(account.groups),
-                "cpus": _cpus_of(order, rank),
-                "log": str(logs / f"{rank.rank}.log"),
-                "secretFiles": list(order.run.secretFiles),
-                "cgroup": f"{kept}/{rank.rank}" if kept else "",
-                "memory": order.memoryBytes // len(launched_ranks(order)),
-            }
-            for rank in launched_ranks(order)
-        ],
+        "logs": dict(site.log_limits),
+        "processes": [_process(order, rank, account, site, logs) for rank in launched_ranks(order)],
     }
+
+
+def _process(order: AttemptOrder, rank: RankOrder, account: Account, site: Site, logs: Path) -> dict[str, Any]:
+    start = start_of(order, rank, account, site)
+    memory = order.memoryBytes // len(launched_ranks(order))
+    return {
+        "rank": rank.rank,
+        "argv": list(start.argv),
+        "env": dict(start.env),
+        "cwd": start.cwd,
+        "hidden": asdict(start.hidden),
+        "wrappers": list(start.wrappers),
+        "noNewPrivs": start.no_new_privs,
+        "uid": account.uid,
+        "gid": account.gid,
+        "groups": list(account.groups),
+        "cpus": _cpus_of(order, rank),
+        "memoryNodes": _memory_nodes_of(order, rank),
+        "memory": memory,
+        "log": str(logs / f"{rank.rank}.log"),
+        "secretFiles": [list(root_of(path, site.secret_roots) or ("/", path)) for path in order.run.secretFiles],
+        "cgroup": f"{order.job}/{order.attempt}/{rank.rank}" if site.hierarchies else "",
+        "controls": controls_of(memory, site.foreign),
+    }
+
+
+def start_of(order: AttemptOrder, rank: RankOrder, account: Account, site: Site) -> Start:
+    """What is executed on the node for one process."""
+    runtime, image = RUNTIMES[order.run.runtime], image_of(order.run.image)
+    gpus = tuple(r.uuid or str(r.gpu) for r in sorted(order.ranks, key=lambda r: (r.localRank, r.rank)))
+    home = account.home if Path(account.home).is_dir() else "/"
+    start = runtime.start(
+        Work(
+            argv=tuple(argv_of(order)),
+            env=environment_of(order, rank, account),
+            cwd=order.run.workingDir or ("" if runtime.has_images else home),
+            home=home,
+            name=f"gangops-{order.job.replace('/', '-')}-{order.attempt}-{rank.rank}",
+            given=frozenset(order.run.env),
+            image=image,
+            image_file=image_file(image, site.images, runtime.keeps) if image else "",
+            folder=site.images if runtime.has_images else "",
+            binds=binds_of(order),
+            gpus=gpus if site.has_gpus else (),
+            devices=site.devices,
+            as_root=account.uid is None and account.name == "root",
+        )
+    )
+    # The program that was found when it was asked whether it is here, whatever the job calls its PATH.
+    found = shutil.which(runtime.program) if runtime.program else None
+    return replace(start, argv=(found, *start.argv[1:])) if found else start
+
+
+def image_file(image: Image, folder: str, ending: str) -> str:
+    """Where an image is on this node, for a runtime that starts files."""
+    return image.file or f"{folder}/{image.key}{ending}"
+
+
+def binds_of(order: AttemptOrder) -> tuple[Bind, ...]:
+    """What a job sees of the node besides its mounts: where it saves, and what it is told of the topology."""
+    found = [Bind(m["source"], m.get("target", m["source"]), bool(m.get("readOnly"))) for m in order.run.mounts]
+    saves = order.checkpoint.dir if order.checkpoint else ""
+    for path, read_only in ((saves, False), (order.topoFile, True)):
+        if path and not any(bind.source == bind.target and is_below(path, (bind.target,)) for bind in found):
+            found.append(Bind(path, path, read_only))
+    return tuple(found)
+
+
+def _memory_nodes_of(order: AttemptOrder, rank: RankOrder) -> list[int]:
+    """NUMA nodes of the process's GPUs; none when one is not known: no binding is better than a wrong one."""
+    ranks = order.ranks if order.run.launch == "perNode" else [rank]
+    return sorted({r.numa for r in ranks}) if all(r.numa >= 0 for r in ranks) else []
 
 
 def _cpus_of(order: AttemptOrder, rank: RankOrder) -> list[int]:

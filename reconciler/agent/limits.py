@@ -10,15 +10,20 @@ import grp
 import os
 import pwd
 import re
+import shutil
 import signal
 import socket
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from reconciler.agent.beneath import is_beneath, root_of
 from reconciler.agent.conf import Conf, Limits
+from reconciler.agent.images import image_of, is_allowed
+from reconciler.agent.runtimes import RUNTIMES, Runtime
 from reconciler.wire import AttemptOrder
 
 _JOB = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/)+[a-z0-9][-a-z0-9.]{0,80}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_SCRIPT = 120 * 1024
 """A script is one argument of its shell, and Linux takes 128 KiB for one."""
 
@@ -44,7 +49,9 @@ def refusal(order: AttemptOrder, conf: Conf) -> str:
     try:
         _check_shape(order)
         account = account_of(order, conf.limits)
+        _check_size(order, conf.limits)
         _check_run(order, conf.limits)
+        _check_files(order, conf.limits)
         _check_checkpoint(order, conf.limits)
         make_log_folder(order, conf, account)
         _check_ports(order, conf.address)
@@ -94,30 +101,93 @@ def account_of(order: AttemptOrder, limits: Limits) -> Account:
     return Account(user.pw_name, user.pw_dir, user.pw_shell, user.pw_uid, gid, tuple(groups))
 
 
+def _check_size(order: AttemptOrder, limits: Limits) -> None:
+    cpus = order.cpusPerGpu * len(order.ranks)
+    if 0 < limits.cpus < cpus:
+        raise NotAllowed(f"CpusNotAllowed: {cpus} CPUs are asked for; limits.cpus of this node is {limits.cpus}")
+    if 0 < limits.memory < order.memoryBytes:
+        asked, most = -(-order.memoryBytes >> 30), limits.memory >> 30
+        raise NotAllowed(f"MemoryNotAllowed: {asked} GiB are asked for; limits.memoryGiB of this node is {most}")
+
+
 def _check_run(order: AttemptOrder, limits: Limits) -> None:
     run = order.run
-    if run.runtime != "process" or "process" not in limits.runtimes:
+    runtime = RUNTIMES.get(run.runtime)
+    if runtime is None or run.runtime not in limits.runtimes:
         raise NotAllowed(
-            f"RuntimeNotAllowed: runtime {run.runtime} is not among those of this node: it starts processes only"
+            f"RuntimeNotAllowed: runtime {run.runtime} is not among limits.runtimes of this node: {' '.join(limits.runtimes)}"
         )
+    if runtime.program and shutil.which(runtime.program) is None:
+        raise NotAllowed(f"RuntimeMissing: there is no {runtime.program} on this node")
     if not (run.command or run.script or run.session):
         raise NotAllowed("BadOrder: there is nothing to run")
     if len(run.script) > _MAX_SCRIPT:
         raise NotAllowed(f"ScriptTooLong: {len(run.script)} bytes; put it into a file and run that")
-    for mount in run.mounts:
-        source = str(mount.get("source", ""))
-        if not is_below(source, limits.mount_roots):
-            raise NotAllowed(f"MountNotAllowed: {source} is outside of limits.mountRoots")
-        if mount.get("target", source) != source:
-            raise NotAllowed(f"MountNotAllowed: without a container, {source} cannot be seen elsewhere")
-    for secret in run.secretFiles:
-        # Resolved, so that a link beneath the root does not lead out of it.
-        if not is_below(os.path.realpath(secret), limits.secret_roots):
-            raise NotAllowed(f"SecretNotAllowed: {secret} is outside of limits.secretRoots")
-        if not Path(secret).is_file():
-            raise NotAllowed(f"SecretMissing: there is no {secret} on this node")
-    if run.workingDir and not Path(run.workingDir).is_dir():
+    if not all(_VARIABLE.fullmatch(name) for name in run.env) or any("\0" in value for value in run.env.values()):
+        raise NotAllowed("BadOrder: a variable of the environment has no usable name or value")
+    if run.runtime == "enroot" and any("\n" in value for value in run.env.values()):
+        raise NotAllowed("EnvNotPossible: enroot takes no value of several lines")
+    if runtime.has_images:
+        _check_image(run.image, runtime, limits)
+    elif run.workingDir and not Path(run.workingDir).is_dir():
         raise NotAllowed(f"FolderMissing: there is no {run.workingDir} on this node")
+
+
+def _check_image(text: str, runtime: Runtime, limits: Limits) -> None:
+    image = image_of(text)
+    if image is None:
+        raise NotAllowed(f"ImageNotAllowed: {text!r} is no image's name")
+    if not is_allowed(image, limits.registries):
+        raise NotAllowed(
+            f"ImageNotAllowed: {image.file or image.reference} is outside of limits.registries of this node"
+        )
+    if image.file:
+        where = root_of(image.file, limits.registries)
+        if not runtime.keeps:
+            raise NotAllowed(f"ImageNotAllowed: {runtime.name} starts images of registries, not files")
+        if where is not None:
+            _check_beneath("Image", image.file, where)
+        if not Path(image.file).is_file():
+            raise NotAllowed(f"ImageMissing: {image.file} is no file on this node")
+
+
+def _check_files(order: AttemptOrder, limits: Limits) -> None:
+    """What is read or mounted lies beneath its roots, and no link leads there."""
+    run, runtime = order.run, RUNTIMES[order.run.runtime]
+    for mount in run.mounts:
+        source, target = str(mount.get("source", "")), str(mount.get("target", mount.get("source", "")))
+        if not runtime.has_images and target != source:
+            raise NotAllowed(f"MountNotAllowed: without a container, {source} cannot be seen elsewhere")
+        if (
+            not target.startswith("/")
+            or any(c in source + target for c in runtime.separators)
+            or not target.isprintable()
+        ):
+            raise NotAllowed(f"MountNotAllowed: {runtime.name} cannot mount {source} at {target}")
+        where = _root_of(source, limits.mount_roots, "Mount", "limits.mountRoots")
+        if runtime.program:  # else nothing is mounted: the job sees what is there
+            _check_beneath("Mount", source, where)
+    for secret in run.secretFiles:
+        _check_beneath("Secret", secret, _root_of(secret, limits.secret_roots, "Secret", "limits.secretRoots"))
+        if not Path(secret).is_file():
+            raise NotAllowed(f"SecretMissing: {secret} is no file")
+    if run.heartbeatFile and root_of(run.heartbeatFile, limits.mount_roots) is None:
+        raise NotAllowed(f"HeartbeatNotAllowed: {run.heartbeatFile} is outside of limits.mountRoots")
+
+
+def _root_of(path: str, roots: tuple[str, ...], what: str, key: str) -> tuple[str, str]:
+    where = root_of(path, roots)
+    if where is None:
+        raise NotAllowed(f"{what}NotAllowed: {path} is outside of {key}")
+    return where
+
+
+def _check_beneath(what: str, path: str, where: tuple[str, str]) -> None:
+    try:
+        if not is_beneath(*where):
+            raise NotAllowed(f"{what}NotAllowed: a link leads to {path}, which has to lie in {where[0]} itself")
+    except FileNotFoundError:
+        raise NotAllowed(f"{what}Missing: there is no {path} on this node") from None
 
 
 def _check_checkpoint(order: AttemptOrder, limits: Limits) -> None:

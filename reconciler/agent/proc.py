@@ -84,6 +84,13 @@ def descendants_of(pid: int) -> list[int]:
     return found
 
 
+def name_of(pid: int) -> str:
+    """The name of what it executes, as the kernel cuts it (15 bytes); "" when it is gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+        return file.read().rstrip("\n")
+    return ""
+
+
 def listens_to(pid: int, signum: int) -> bool:
     """Whether the process would act on the signal: it has a handler for it, or waits for it with it blocked."""
     mask = 0

@@ -23,7 +23,8 @@ from reconciler.agent.conf import Conf
 from reconciler.agent.folder import AttemptFolder, Shims, sweep
 from reconciler.agent.journal import Journal, JournalFull, Key, Record
 from reconciler.agent.launch import launched_ranks, launcher_command, spec_of
-from reconciler.agent.limits import NotAllowed, account_of, log_folder, refusal
+from reconciler.agent.limits import NotAllowed, account_of, log_folder
+from reconciler.agent.prepare import hierarchies_of, prepare, site_of
 from reconciler.agent.say import Voice
 from reconciler.agent.sight import Checkup, Lookout, Watch
 from reconciler.agent.verify import NOTHING, Accepted, RefusedOrder, read_orders
@@ -44,6 +45,7 @@ class Keeper:
         self.changed = changed
         self.lock = threading.RLock()
         self.boot = proc.boot_id()
+        self.hierarchies = hierarchies_of(conf)
         self.folder = conf.state_dir / "attempts"
         self.journal = Journal(conf.state_dir / "journal")
         self.orders: dict[Key, AttemptOrder] = {}
@@ -129,7 +131,8 @@ class Keeper:
             for key, order in self.orders.items():
                 if self._is_live(key):
                     marker = order.checkpoint.marker if order.checkpoint else ""
-                    found[key] = Watch(marker, order.run.heartbeatFile, order.phase == "checkpoint")
+                    owner = self._owner_of(order)
+                    found[key] = Watch(marker, order.run.heartbeatFile, order.phase == "checkpoint", owner)
             return found
 
     def is_ours(self, pid: int) -> bool:
@@ -294,10 +297,8 @@ class Keeper:
         self.say(f"{_name(key)}: preparing")
 
         def check() -> None:
-            about = {"GANGOPS_JOB": order.job, "GANGOPS_ATTEMPT": str(order.attempt)}
             try:
-                failed = self.checkup.hook("beforePrepare", self.conf.hooks.before_prepare, about)
-                self.prepared[key] = f"HookFailed: {failed}" if failed else refusal(order, self.conf)
+                self.prepared[key] = prepare(order, self.conf, self.checkup.hook)
             except Exception as err:  # noqa: BLE001 - whatever it is, the attempt is not prepared, and others are
                 self.prepared[key] = f"PrepareFailed: {err!r}"
             self._poke()
@@ -325,16 +326,14 @@ class Keeper:
         if order.fence == "lease" and self.leases.get(key, 0) <= proc.boottime():
             return  # nobody has answered within the lease: the reconciler may have given the work to others
         try:
+            account = account_of(order, self.conf.limits)
             spec = spec_of(
                 order,
-                account_of(order, self.conf.limits),
+                account,
+                site_of(order, account, self.conf, self.events, self.boot, self.hierarchies),
                 folder=folder.path,
                 logs=log_folder(order, self.conf),
-                log_limits=self.conf.log_limits,
-                events=self.events,
-                boot=self.boot,
                 deadline=_on_boottime(order.deadline),
-                cgroup=self.conf.cgroup,
             )
             path = folder.write_spec(spec)
             if order.fence == "lease":
@@ -456,6 +455,12 @@ class Keeper:
             progress=sight.progress if sight else {},
             ranks=ranks,
         )
+
+    def _owner_of(self, order: AttemptOrder) -> int | None:
+        try:
+            return account_of(order, self.conf.limits).uid
+        except NotAllowed:  # limits that were tightened since: then nothing of it is read
+            return -1
 
     def _poke(self) -> None:
         with contextlib.suppress(OSError):

@@ -9,18 +9,16 @@ What ought to happen is the agent's business (`attempts`); what to launch is `la
 """
 
 # Not pathlib: it would double what a shim imports, and there is one shim for each rank.
-# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH110, PTH118, PTH120, PTH123
+# ruff: noqa: PTH105, PTH108, PTH110, PTH118, PTH120, PTH123
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import gc
 import json
 import os
-import resource
 import select
 import signal
 import sys
@@ -28,16 +26,16 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-from reconciler.agent import proc
+from reconciler.agent import cgroups, proc
+from reconciler.agent.rank import be_rank, prctl, set_oom_score
 from reconciler.agent.rotate import Log
 
 SECOND = 1_000_000_000
 RETRY = SECOND // 2
 """Between two attempts at something that may fail for a while: a kill, an unheard signal, a full disk."""
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
+_PR_SET_CHILD_SUBREAPER = 36
 _CHUNK = 65536
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(arguments: list[str]) -> int:
@@ -97,15 +95,15 @@ class Shim:
         pid = os.getpid()
         self.facts: dict[str, object] = {
             "rank": launched["rank"], "digest": spec["digest"], "boot": spec["boot"], "shim": pid, "shimStart": proc.start_time(pid),
-            "cgroup": launched["cgroup"],
+            "cgroup": _cgroup_folder(spec, launched),
         }  # fmt: skip
 
     # --- life ---------------------------------------------------------------------------------------------------
 
     def run(self, lock: int) -> None:
         """Start the process, watch it until nothing of it is left, and leave its exit status behind."""
-        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        _set_oom_score(-500)
+        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        set_oom_score(-500)
         wake_in, wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -132,7 +130,7 @@ class Shim:
         failure, failure_end = os.pipe2(os.O_CLOEXEC)
         self.main = os.fork()
         if self.main == 0:
-            _be_rank(self.spec, self.launched, output_end, failure_end)
+            be_rank(self.spec, self.launched, output_end, failure_end)
         os.close(output_end)
         os.close(failure_end)
         os.set_blocking(output, False)
@@ -201,9 +199,8 @@ class Shim:
             time.sleep(RETRY / SECOND)
         with contextlib.suppress(OSError):
             os.unlink(_path(self.spec, self.launched, "ctl"))
-        for path in _cgroup_path(self.spec, self.launched["cgroup"]):
-            with contextlib.suppress(OSError):  # as long as they are empty
-                os.rmdir(path)
+        if self.launched["cgroup"]:
+            cgroups.leave(self.spec["cgroups"], self.launched["cgroup"])
 
     # --- commands and time --------------------------------------------------------------------------------------
 
@@ -267,10 +264,8 @@ class Shim:
     # --- signals ------------------------------------------------------------------------------------------------
 
     def _signal_all(self, signum: int) -> None:
-        cgroup = self.launched["cgroup"]
-        if signum == signal.SIGKILL and cgroup:
-            with contextlib.suppress(OSError), open(os.path.join(cgroup, "cgroup.kill"), "w", encoding="ascii") as file:
-                file.write("1")
+        if signum == signal.SIGKILL and self.launched["cgroup"]:
+            cgroups.kill(self.spec["cgroups"], self.launched["cgroup"])
         if self.main and not self.reaped:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.main, signum)
@@ -283,11 +278,12 @@ class Shim:
         """Deliver a request to checkpoint to the topmost processes that have a handler for it.
 
         Launchers and shells in between have none, and would die of it; so nobody gets it before someone listens.
+        What wraps a container catches every signal and means none of them: the work is beneath it.
         """
         waiting, heard = [self.main], False
         while waiting and not self.reaped:
             pid = waiting.pop()
-            if proc.listens_to(pid, self.unheard):
+            if proc.name_of(pid) not in self.launched["wrappers"] and proc.listens_to(pid, self.unheard):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, self.unheard)
                     heard = True
@@ -322,110 +318,9 @@ class Shim:
         return True
 
 
-def _be_rank(spec: dict[str, Any], launched: dict[str, Any], output: int, failure: int) -> NoReturn:
-    """Become the rank: its own process group, its user, its CPUs, its environment. Never returns."""
-    status, subject = 126, ""
-    try:
-        parent = os.getppid()
-        os.setpgid(0, 0)
-        signal.set_wakeup_fd(-1)
-        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
-            signal.signal(signum, signal.SIG_DFL)
-        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        _set_oom_score(0)
-        _join_cgroup(spec, launched)
-        _bind(launched["cpus"])
-        with contextlib.suppress(OSError, ValueError):  # RDMA pins memory; only root may allow it
-            resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        mark = {proc.MARK: f"{parent}.{proc.start_time(parent)}"}
-        environment = {**launched["env"], **_secrets(launched["secretFiles"]), **mark}
-        os.umask(0o022)
-        _become(launched)
-        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of user, which clears it
-        if os.getppid() != parent:
-            os._exit(137)
-        subject = launched["cwd"]
-        os.chdir(subject)
-        status, subject = 127, launched["argv"][0]
-        os.execvpe(launched["argv"][0], launched["argv"], environment)  # noqa: S606 - a shell is used only when ordered
-    except BaseException as err:  # noqa: BLE001 - the child must end here, whatever happened
-        reason = f"{err.strerror}: {subject or err.filename}" if isinstance(err, OSError) else repr(err)
-        with contextlib.suppress(OSError):
-            os.write(failure, reason.encode("utf-8", "replace"))
-    finally:
-        os._exit(status)
-
-
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl {option}")
-
-
-def _become(launched: dict[str, Any]) -> None:
-    if launched["uid"] is None:
-        return
-    os.setgroups(launched["groups"])
-    os.setresgid(launched["gid"], launched["gid"], launched["gid"])
-    os.setresuid(launched["uid"], launched["uid"], launched["uid"])
-
-
-def _bind(cpus: list[int]) -> None:
-    """CPU affinity, as far as these CPUs exist here; a pretended node may name more than there are."""
-    present = set(cpus) & os.sched_getaffinity(0)
-    if present:
-        os.sched_setaffinity(0, present)
-
-
-def _cgroup_path(spec: dict[str, Any], path: str) -> list[str]:
-    """The rank's cgroup and those above it that are ours too: the attempt's, the job's, the queue's."""
-    found = []
-    while path and path != spec["cgroupRoot"]:
-        found.append(path)
-        path = os.path.dirname(path)
-    return found
-
-
-def _join_cgroup(spec: dict[str, Any], launched: dict[str, Any]) -> None:
-    path = launched["cgroup"]
-    if not path:
-        return
-    os.makedirs(path, exist_ok=True)
-    for above in [spec["cgroupRoot"], *reversed(_cgroup_path(spec, path)[1:])]:
-        _write_control(os.path.join(above, "cgroup.subtree_control"), "+memory")
-    _write_control(os.path.join(path, "memory.max"), str(launched["memory"] or "max"))
-    with open(os.path.join(path, "cgroup.procs"), "w", encoding="ascii") as file:
-        file.write("0")
-
-
-def _write_control(path: str, text: str) -> None:
-    """A limit needs a controller, and which ones are delegated is the site's choice."""
-    with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(fd, text.encode())
-        finally:
-            os.close(fd)
-
-
-def _secrets(paths: list[str]) -> dict[str, str]:
-    """KEY=VALUE lines of root's files on this node; read at the last moment, kept nowhere."""
-    found = {}
-    for path in paths:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), encoding="utf-8") as file:
-            for line in file:
-                key, separator, value = line.strip().partition("=")
-                if separator and not key.startswith("#"):
-                    found[key.strip()] = value.strip()
-    return found
-
-
-def _set_oom_score(score: int) -> None:
-    """The rank is to be killed for want of memory, not its shim."""
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write(str(score))
+def _cgroup_folder(spec: dict[str, Any], launched: dict[str, Any]) -> str:
+    """One of the rank's cgroups, for an agent that looks for what a dead shim left; all hold the same processes."""
+    return os.path.join(spec["cgroups"][0]["root"], launched["cgroup"]) if launched["cgroup"] else ""
 
 
 def _lease_end(path: str) -> int:

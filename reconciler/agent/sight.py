@@ -29,11 +29,13 @@ PROGRESS_LIMIT = 4096
 
 @dataclass(frozen=True)
 class Watch:
-    """Files of one attempt. `closely`: a checkpoint was asked for and is waited for."""
+    """Files of one attempt. `closely`: a checkpoint was asked for and is waited for. `owner`: the job's uid, None when
+    the agent has no more rights than the job."""
 
     marker: str
     heartbeat: str
     closely: bool = False
+    owner: int | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Lookout(threading.Thread):
         while True:
             watches = self._watches()
             for key, watch in watches.items():
-                seen = Sight(marker_time(watch.marker), last_line(watch.heartbeat))
+                seen = Sight(marker_time(watch.marker), last_line(watch.heartbeat, watch.owner))
                 before = self.sights.get(key)
                 self.sights[key] = seen
                 if before is None or before.marker != seen.marker:
@@ -77,10 +79,11 @@ def marker_time(path: str) -> int | None:
         return None
 
 
-def last_line(path: str) -> dict[str, Any]:
+def last_line(path: str, owner: int | None = None) -> dict[str, Any]:
     """The last line of a heartbeat file, when it is a JSON object that is not too long; else {}.
 
-    A line that is just being written does not count; the one before it does.
+    A line that is just being written does not count; the one before it does. A file that is not its `owner`'s is not
+    read: what root can read and the job cannot would be told to everyone.
     """
     if not path:
         return {}
@@ -90,7 +93,7 @@ def last_line(path: str) -> dict[str, Any]:
         return {}
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(status.st_mode) or owner not in (None, status.st_uid):
             return {}
         tail = os.pread(fd, PROGRESS_LIMIT + 2, max(0, status.st_size - PROGRESS_LIMIT - 2))
     except OSError:

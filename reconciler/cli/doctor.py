@@ -11,8 +11,6 @@ from pathlib import Path
 
 import click
 
-_CGROUP = Path("/sys/fs/cgroup")
-
 
 @click.command()
 def doctor() -> int:
@@ -24,6 +22,7 @@ def doctor() -> int:
         ("openssl", lambda: _version("openssl", "version"), "apt-get install openssl"),
         ("yaml parser", _yaml, "reinstall ruamel.yaml.clib"),
         ("cgroups", _cgroups, ""),
+        ("runtimes", _runtimes, ""),
         ("user", lambda: "root" if os.geteuid() == 0 else "not root: agents run work as this user", ""),
         ("GPUs", lambda: _version("nvidia-smi", "-L") or "none seen; --simulate pretends them", ""),
     ]
@@ -58,7 +57,14 @@ def _yaml() -> str:
 
 
 def _cgroups() -> str:
-    if (_CGROUP / "cgroup.controllers").is_file():
-        found = (_CGROUP / "cgroup.controllers").read_text().split()
-        return f"v2, controllers: {' '.join(found) or 'none (process groups are used)'}"
-    return "v1" if (_CGROUP / "memory").is_dir() else "none (process groups are used)"
+    from reconciler.agent.cgroups import find_hierarchies, said_of
+
+    mounts = Path("/proc/mounts")
+    found = find_hierarchies("", mounts.read_text() if mounts.is_file() else "", may_make=True)
+    return said_of(found) + ("" if os.geteuid() == 0 else "; for agents that are root")
+
+
+def _runtimes() -> str:
+    from reconciler.agent.runtimes import RUNTIMES
+
+    return ", ".join(r.name for r in RUNTIMES.values() if not r.program or shutil.which(r.program))

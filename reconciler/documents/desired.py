@@ -228,7 +228,7 @@ def _freeze(found: _Jobs, key: JobKey, path: str, code: str, cluster: Cluster, o
 _INHERITED: Final = frozenset(
     {
         "NeverFits", "UnknownQueue", "UnknownPriorityClass", "NoDefaultClass", "UnknownGpuType", "QueueLimitExceeded",
-        "MountOutsideRoots",
+        "MountOutsideRoots", "SecretOutsideRoots",
     }
 )  # fmt: skip
 """What a change of the cluster may do to a job that was valid before: no reason to forget it. A job whose queue is gone

@@ -254,8 +254,9 @@ def _run(item: Item, around: Surroundings) -> Iterator[Diagnostic]:
             remedy="Give one of command, script and session.",
         )
     runtime = runtime_of(run)
-    if (runtime == "process") != (run.image is None):
-        detail = f"runtime {runtime} starts {'no containers' if runtime == 'process' else 'containers'}."
+    bare = runtime in {"process", "bubblewrap"}
+    if bare != (run.image is None):
+        detail = f"runtime {runtime} starts {'no containers' if bare else 'containers'}."
         yield item.problem(
             "ConflictingFields",
             "Fields exclude each other",
@@ -303,28 +304,42 @@ def _run(item: Item, around: Surroundings) -> Iterator[Diagnostic]:
                 of_key=True,
                 remedy="Revoke it, put it in a file on the nodes and name that under run.secretFiles.",
             )
-    yield from _mounts(item, around)
+    yield from _outside(item, around)
 
 
-def _mounts(item: Item, around: Surroundings) -> Iterator[Diagnostic]:
+def _outside(item: Item, around: Surroundings) -> Iterator[Diagnostic]:
+    """Mounts and secrets that lie where the queue has none of them."""
     spec = item.model.spec
     rules = around.queues.get(spec.queue)
-    roots = rules.mount_roots if rules else ()
     for position, mount in enumerate(spec.run.mounts):
-        source = normpath(mount.source)
-        if roots and not any(
-            source == root or source.startswith(root.rstrip("/") + "/") for root in map(normpath, roots)
-        ):
+        if rules and not _below(mount.source, rules.mount_roots):
             yield item.problem(
                 "MountOutsideRoots",
                 "Mount is outside what the queue allows",
-                f"Allowed are folders below {', '.join(roots)}.",
+                f"Allowed are folders below {', '.join(rules.mount_roots)}.",
                 "spec",
                 "run",
                 "mounts",
                 position,
                 "source",
             )
+    for position, secret in enumerate(spec.run.secret_files):
+        if rules and not _below(secret, rules.secret_roots):
+            yield item.problem(
+                "SecretOutsideRoots",
+                "Secret file is outside what the queue allows",
+                f"Allowed are files below {', '.join(rules.secret_roots)}.",
+                "spec",
+                "run",
+                "secretFiles",
+                position,
+            )
+
+
+def _below(path: str, roots: tuple[str, ...]) -> bool:
+    """Whether it lies in one of the folders; without any, a queue leaves it to the nodes."""
+    plain = normpath(path)
+    return not roots or any(plain == root or plain.startswith(root.rstrip("/") + "/") for root in map(normpath, roots))
 
 
 # --- behaviour ------------------------------------------------------------------------------------------------------

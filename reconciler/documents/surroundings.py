@@ -30,6 +30,7 @@ class QueueRules:
     user: str
     group: str
     mount_roots: tuple[str, ...]
+    secret_roots: tuple[str, ...]
     time_limit: Nanoseconds | None
     gpus_per_job: int | None
     max_priority: int | None
@@ -101,11 +102,13 @@ def _queue_rules(
         tops = [c for limit in limits if (c := classes.get(ClassName(limit.max_priority_class or ""))) is not None]
         top = min(tops, key=lambda c: (c.value, c.name), default=None)
         roots = next((spec.mount_roots for spec in path if spec.mount_roots), ())  # type: ignore[attr-defined]
+        secrets = next((spec.secret_roots for spec in path if spec.secret_roots), ())  # type: ignore[attr-defined]
         queue = quotas.queues[QueueName(name)]
         found[name] = QueueRules(
             user=queue.run_as,
             group=queue.run_as_group,
             mount_roots=roots,
+            secret_roots=secrets,
             time_limit=min((limit.time_limit for limit in limits if limit.time_limit is not None), default=None),
             gpus_per_job=min((limit.gpus_per_job for limit in limits if limit.gpus_per_job is not None), default=None),
             max_priority=top.value if top else None,

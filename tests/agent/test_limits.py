@@ -13,7 +13,7 @@ import pytest
 
 from reconciler.agent.conf import Conf, read_conf
 from reconciler.agent.hardware import hardware, pretended_uuid
-from reconciler.agent.launch import argv_of, cpu_list, environment_of, launched_ranks, spec_of
+from reconciler.agent.launch import Site, argv_of, cpu_list, environment_of, launched_ranks, spec_of
 from reconciler.agent.limits import Account, NotAllowed, account_of, is_below, refusal
 from reconciler.agent.rotate import Log
 from reconciler.agent.sight import PROGRESS_LIMIT, last_line
@@ -214,9 +214,8 @@ def test_a_session_and_a_script_have_a_command_too(order: AttemptOrder) -> None:
 
 def test_a_spec_binds_each_rank_to_its_cpus(order: AttemptOrder, tmp_path: Path) -> None:
     bound = replace(order, ranks=[replace(rank, cpus=f"{rank.gpu * 2}-{rank.gpu * 2 + 1}") for rank in order.ranks])
-    spec = spec_of(
-        bound, ME, folder=tmp_path, logs=tmp_path, log_limits={}, events=tmp_path, boot="b", deadline=None, cgroup=""
-    )
+    site = Site(events=tmp_path, boot="b", log_limits={})
+    spec = spec_of(bound, ME, site, folder=tmp_path, logs=tmp_path, deadline=None)
     assert [launched["cpus"] for launched in spec["processes"]] == [[0, 1], [2, 3]]
 
 

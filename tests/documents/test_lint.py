@@ -178,6 +178,20 @@ def test_mounts_stay_below_the_roots_of_the_queue_or_its_parent(source: str, fin
     assert codes(tree) == ([] if fine else ["MountOutsideRoots"])
 
 
+@pytest.mark.parametrize(("file", "fine"), [("/s/a", True), ("/s2", False), ("/s/../etc/shadow", False)])
+def test_secrets_stay_below_the_roots_of_the_queue_or_its_parent(file: str, fine: bool) -> None:
+    tree = changed(QUEUES, "spec: {}", "spec: {secretRoots: [/s]}")
+    tree["cluster-state/jobs/research/x.yaml"] = job(run=f"{{command: [a], secretFiles: [{file}]}}")
+    assert codes(tree) == ([] if fine else ["SecretOutsideRoots"])
+
+
+@pytest.mark.parametrize(("image", "found"), [("", []), (", image: x", ["ConflictingFields"])])
+def test_bubblewrap_is_no_container(image: str, found: list[str]) -> None:
+    tree = changed(QUEUES, "spec: {}", "spec: {}")
+    tree["cluster-state/jobs/research/x.yaml"] = job(run=f"{{command: [a], runtime: bubblewrap{image}}}")
+    assert codes(tree) == found
+
+
 def test_a_cycle_of_jobs_is_reported_at_each_of_them_and_named_from_its_first() -> None:
     tree = starter()
     for name, target in (("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")):

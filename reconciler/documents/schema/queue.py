@@ -113,6 +113,8 @@ class QueueSpec(Strict):
     """What its jobs may ask for."""
     mount_roots: Listed[AbsolutePath] = ()
     """Folders below which its jobs may mount. Absent: the parent's."""
+    secret_roots: Listed[AbsolutePath] = ()
+    """Folders of the nodes below which its jobs' secretFiles lie. Absent: the parent's."""
 
 
 class Queue(Document):

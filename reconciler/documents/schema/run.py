@@ -29,8 +29,9 @@ class Run(Strict):
         }
     )
 
-    runtime: Literal["process", "enroot", "apptainer", "podman"] | None = None
-    """Absent: enroot when there is an `image`, else process."""
+    runtime: Literal["process", "bubblewrap", "enroot", "apptainer", "podman"] | None = None
+    """Absent: enroot when there is an `image`, else process. bubblewrap: a process that sees the node's files without
+    being able to change them, but for its mounts."""
     launch: Literal["perGpu", "perNode"] | None = None
     """One process for each GPU, or one for each node. Absent: perNode for torchrun, else perGpu."""
     command: Annotated[Listed[Text], Field(min_length=1, max_length=1024)] | None = None
@@ -46,7 +47,8 @@ class Run(Strict):
     env: Annotated[dict[Variable, Text], Field(max_length=1024)] = NOTHING
     """Environment. Values are public: secrets come by `secretFiles`."""
     secret_files: Listed[AbsolutePath] = ()
-    """Files on the node with NAME=value lines, root-owned, read by the agent. Never in git."""
+    """Files on the node with NAME=value lines, root-owned, read by the agent, below one of the queue's secretRoots.
+    Never in git."""
     mounts: Annotated[Listed[Mount], Field(max_length=256)] = ()
     """Folders of the node that it sees."""
     ports: Annotated[int, Field(ge=0, le=16)] = 0
