@@ -20,6 +20,7 @@ from reconciler.errors import GangOpsError
 _Message = TypeVar("_Message")
 FORMAT = "1.0"
 SYNC_PATH = "/v1/sync"
+AUTHORITY_PATH, ENROLL_PATH, RENEW_PATH = "/v1/authority", "/v1/enroll", "/v1/renew"
 MAX_MESSAGE = 4 * 1024 * 1024
 """Bytes of JSON either side reads before it gives up on a message."""
 
@@ -204,7 +205,23 @@ class Answer:
     formatVersion: str = FORMAT  # noqa: N815
 
 
-def encode(message: Report | Answer | NodeOrders) -> bytes:
+@dataclass(frozen=True)
+class Application:
+    """A node's wish for a certificate: its signing request in PEM, and the token it was given, "" to renew."""
+
+    request: str
+    token: str = ""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A certificate in PEM ("" when only the CA was asked for), and the CA's own."""
+
+    authority: str
+    certificate: str = ""
+
+
+def encode(message: Report | Answer | NodeOrders | Application | Identity) -> bytes:
     """The message as JSON; bytes fields become base64 text."""
     return json.dumps(asdict(message), ensure_ascii=True, separators=(",", ":"), default=_text_of_bytes).encode()
 
@@ -227,6 +244,16 @@ def decode_answer(content: bytes) -> Answer:
         proof["trees"] = [_bytes_of_text(t) for t in _items(proof, "trees")]
         tree["proof"] = _build(Proof, proof)
     return _build(Answer, tree)
+
+
+def decode_application(content: bytes) -> Application:
+    """Raises: BadMessage."""
+    return _build(Application, _object(content))
+
+
+def decode_identity(content: bytes) -> Identity:
+    """Raises: BadMessage."""
+    return _build(Identity, _object(content))
 
 
 def decode_orders(content: bytes) -> NodeOrders:

@@ -13,6 +13,7 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 from reconciler.errors import ExitStatus, GangOpsError
 
 if TYPE_CHECKING:
+    from reconciler.agent.identity import Renewal
     from reconciler.agent.link import Link
     from reconciler.agent.runtime import Keeper
 
@@ -34,6 +36,10 @@ def main(arguments: list[str] | None = None) -> int:
             verb, help=text, epilog=_keys(asked), formatter_class=argparse.RawDescriptionHelpFormatter
         )
         shown.add_argument("--conf", type=Path, required=True, help="agent.conf, written by nobody but its owner")
+    enrolling = verbs.add_parser("enroll", help="get this node's certificate for a token of `gangops ca token`")
+    enrolling.add_argument("--conf", type=Path, required=True, help="agent.conf; ca, cert and key of [tls] are written")
+    enrolling.add_argument("--token", required=True, help="the token, or - to read it from standard input")
+    enrolling.add_argument("--at", required=True, metavar="URL", help="https://HOST:PORT of agents.enroll")
     verbs.add_parser("zipapp", help="write the agent as one file").add_argument("target", type=Path)
     verbs.add_parser("shim").add_argument("spec")
     chosen = parser.parse_args(asked)
@@ -47,10 +53,23 @@ def main(arguments: list[str] | None = None) -> int:
             from reconciler.agent import shim
 
             return shim.main([chosen.spec])
+        if chosen.verb == "enroll":
+            return _enroll(chosen.conf, chosen.token, chosen.at)
         return _run(chosen.conf, only_check=chosen.verb == "check")
     except GangOpsError as err:
         print(err, file=sys.stderr)  # noqa: T201 - the command line's output
         return int(err.exit_status)
+
+
+def _enroll(path: Path, token: str, at: str) -> int:
+    from reconciler.agent.conf import read_conf
+    from reconciler.agent.identity import enroll, lifetime_of
+
+    conf = read_conf(path)
+    enroll(conf, sys.stdin.readline() if token == "-" else token, at)  # noqa: S105 - a sign, no secret
+    days = (lifetime_of(conf.cert)[1] - int(time.time())) // 86400
+    print(f"{conf.cert}  {conf.node}, good for {days} days; the agent renews it by itself")  # noqa: T201 - output
+    return int(ExitStatus.OK)
 
 
 def _keys(asked: list[str]) -> str:
@@ -69,6 +88,7 @@ def _run(path: Path, *, only_check: bool) -> int:
     if only_check:
         return int(ExitStatus.OK)
     from reconciler.agent.cgroups import said_of
+    from reconciler.agent.identity import Renewal, settle
     from reconciler.agent.link import Link, state_folder
     from reconciler.agent.runtime import Keeper
     from reconciler.agent.say import Voice
@@ -88,14 +108,16 @@ def _run(path: Path, *, only_check: bool) -> int:
         link = Link(conf, say)
         keeper = Keeper(conf, say, events, link.changed)
         link.keeper = keeper
+        settle(conf)
+        renewal = Renewal(conf, say, link.redial)
         say(f"started (pid {os.getpid()}), generation {keeper.journal.accepted.generation} held")
         say(f"cgroups: {said_of(keeper.hierarchies)}")
-        _loop(keeper, link, heard)
+        _loop(keeper, link, renewal, heard)
         say("stopped; ranks run on")
     return int(ExitStatus.OK)
 
 
-def _loop(keeper: Keeper, link: Link, heard: int) -> None:
+def _loop(keeper: Keeper, link: Link, renewal: Renewal, heard: int) -> None:
     ended: list[int] = []
     wake_in, wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_out)
@@ -103,7 +125,7 @@ def _loop(keeper: Keeper, link: Link, heard: int) -> None:
         signal.signal(signum, lambda number, _: ended.append(number))
     # An agent without one of its threads would look alive and be of no use: end, and be started again.
     threading.excepthook = lambda failed: _give_up(keeper, failed)
-    for thread in (keeper.checkup, keeper.lookout, link):
+    for thread in (keeper.checkup, keeper.lookout, link, renewal):
         thread.start()
     watched: dict[int, int] = {}
     while not ended:

@@ -6,6 +6,7 @@ is only carried, and whatever fails is a `LinkDown`.
 
 from __future__ import annotations
 
+import os
 import re
 import select
 import socket
@@ -62,9 +63,9 @@ class Line:
             raw.close()
             raise LinkDown(str(err)) from err
 
-    def send(self, body: bytes) -> None:
-        """Send one report. Raises LinkDown."""
-        head = f"POST {SYNC_PATH} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nContent-Type: application/json\r\n"
+    def send(self, body: bytes, path: str = SYNC_PATH) -> None:
+        """Send one message, a report unless said otherwise. Raises LinkDown."""
+        head = f"POST {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nContent-Type: application/json\r\n"
         self._buffer.clear()
         try:
             self._socket.settimeout(CONNECT_SECONDS)
@@ -109,6 +110,21 @@ class Line:
     def close(self) -> None:
         """Hang up."""
         self._socket.close()
+
+
+def ask(url: str, context: ssl.SSLContext, path: str, body: bytes) -> bytes:
+    """One question over a line of its own, and its answer. Raises LinkDown."""
+    line = Line(url, context)
+    never, other = os.pipe2(os.O_CLOEXEC)
+    try:
+        line.send(body, path)
+        found = line.receive(time.monotonic() + ANSWER_SECONDS, lambda: False, never)
+        assert found is not None  # nothing wakes it
+        return found
+    finally:
+        line.close()
+        os.close(never)
+        os.close(other)
 
 
 def _body_of(received: bytes) -> bytes | None:

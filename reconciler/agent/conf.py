@@ -24,7 +24,8 @@ agent.conf, an INI file (* must be given):
   [agent]     node*, cluster*, servers* (https URLs), stateDir*, address;
               runAs (self: jobs run as the agent's user, which is how it is
               with simulated hardware or an agent that is not root)
-  [tls]       ca*, cert*, key* (the PEM files of `gangops ca issue`)
+  [tls]       ca*, cert*, key* (PEM files, written by `agent enroll` and
+              renewed by the agent, or those of `gangops ca issue`)
   [trust]     allowedSigners* (lines: PRINCIPAL namespaces="git" KEY),
               principal*, revoked
   [logs]      dir* (shared by all nodes), maxBytes, keep, bytesPerSecond

@@ -55,6 +55,7 @@ class Link(threading.Thread):
         self._sequence = 0
         self._hardware_known: object = None
         self._dirty = threading.Event()
+        self._stale = threading.Event()
         self._wake_in, self._wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def changed(self) -> None:
@@ -62,6 +63,11 @@ class Link(threading.Thread):
         self._dirty.set()
         with contextlib.suppress(BlockingIOError):  # full: it will wake up anyway
             os.write(self._wake_out, b".")
+
+    def redial(self) -> None:
+        """The certificate is another one: dial anew with it, soon."""
+        self._stale.set()
+        self.changed()
 
     def run(self) -> None:
         failures, at = 0, 0
@@ -93,7 +99,7 @@ class Link(threading.Thread):
     # --- one server ----------------------------------------------------------------------------------------------
 
     def _talk(self, server: str) -> None:
-        """Converse until the link fails. Raises LinkDown, always in the end."""
+        """Converse until the link fails (raises LinkDown) or the certificate is another one."""
         try:
             context = tls_context(self.conf.ca, self.conf.cert, self.conf.key)
         except OSError as err:
@@ -116,6 +122,9 @@ class Link(threading.Thread):
                 # Something changed while the report is held: say so over a new line. Nothing is lost with the
                 # answer to the old report, since the new one tells the server what has arrived here.
                 time.sleep(GATHER_SECONDS)
+                if self._stale.is_set():
+                    self._stale.clear()
+                    return
                 line = dial()
                 continue
             if not greeted:

@@ -14,6 +14,7 @@ import click
 from reconciler.agent.conf import KEYS
 from reconciler.documents.quantities import print_instant
 from reconciler.errors import ExitStatus
+from reconciler.model.units import NodeName
 from reconciler.runtime.settings import read_settings
 
 settings_option = click.option(
@@ -99,6 +100,17 @@ def agent_run(conf: Path) -> int:
     return main(["run", "--conf", str(conf)])
 
 
+@agent.command("enroll")
+@click.option("--conf", type=click.Path(path_type=Path, exists=True), required=True, help="agent.conf of this node.")
+@click.option("--token", required=True, help="The token of `gangops ca token`, or - to read it from standard input.")
+@click.option("--at", required=True, metavar="URL", help="https://HOST:PORT of agents.enroll in reconciler.toml.")
+def agent_enroll(conf: Path, token: str, at: str) -> int:
+    """Get this node's certificate; its private key is made here and never leaves (as `python -m reconciler.agent`)."""
+    from reconciler.agent.__main__ import main
+
+    return main(["enroll", "--conf", str(conf), "--token", token, "--at", at])
+
+
 @agent.command("zipapp")
 @click.argument("target", type=click.Path(path_type=Path))
 def agent_zipapp(target: Path) -> None:
@@ -132,7 +144,60 @@ def ca_init(folder: Path, cluster: str) -> None:
 def ca_issue(folder: Path, node: str, into: Path) -> None:
     """Issue the certificate of NODE with the CA in FOLDER."""
     from reconciler.engines.certificates import issue_node
-    from reconciler.model.units import Instant, NodeName
+    from reconciler.model.units import Instant
 
     made = issue_node(folder, NodeName(node), into, Instant(time.time_ns()))
     click.echo(made.certificate)
+
+
+@ca.command("token")
+@click.argument("folder", type=click.Path(path_type=Path, exists=True))
+@click.argument("nodes")
+@click.option("--ttl", default="15m", show_default=True, help="How long the tokens are good, at most 24h.")
+@click.pass_obj
+def ca_token(repo: Path, folder: Path, nodes: str, ttl: str) -> None:
+    """Print a token each, good once, for NODES: a hostlist such as gpu-[001-128], or a NodeSet of the repository.
+
+    Give each node its own: `gangops agent enroll --token TOKEN` gets a certificate for exactly that name with it.
+    """
+    from reconciler.documents.quantities import parse_duration
+    from reconciler.engines.enrolment import make_tokens
+    from reconciler.errors import UsageError
+    from reconciler.model.units import Instant, Nanoseconds
+
+    try:
+        lifetime = Nanoseconds(parse_duration(ttl))
+    except ValueError as err:
+        raise UsageError(f"--ttl {ttl}: {err}", code="BadLifetime", remedy="such as 15m") from err
+    for token in make_tokens(folder, _named(repo, nodes), lifetime, Instant(time.time_ns())):
+        click.echo(f"{token.node}  {token.text}")
+
+
+@ca.command("revoke")
+@click.argument("folder", type=click.Path(path_type=Path, exists=True))
+@click.argument("nodes")
+@click.pass_obj
+def ca_revoke(repo: Path, folder: Path, nodes: str) -> None:
+    """Refuse every certificate issued to NODES until now. It holds at once; the server is not restarted.
+
+    A node that is to go on needs a new token.
+    """
+    from reconciler.engines.enrolment import revoke
+    from reconciler.model.units import Instant
+
+    for node, count in revoke(folder, _named(repo, nodes), Instant(time.time_ns())).items():
+        click.echo(f"{node}  {count} revoked")
+
+
+def _named(repo: Path, text: str) -> tuple[NodeName, ...]:
+    """Nodes of a NodeSet in the repository's desired state, if it is one; else of a hostlist."""
+    from reconciler.documents.hostlist import expand
+    from reconciler.errors import UsageError
+    from reconciler.runtime.authoring import node_set
+
+    try:
+        if members := node_set(repo, text):
+            return members
+        return tuple(NodeName(name) for name in expand(text))
+    except ValueError as err:
+        raise UsageError(f"{text!r} is no NodeSet here and no hostlist: {err}", code="BadName") from err

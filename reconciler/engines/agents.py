@@ -6,33 +6,45 @@ both away from the thread that decides.
 
 from __future__ import annotations
 
+import logging
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from reconciler.engines.applied import next_applied
+from reconciler.engines.certificates import LEAF_VALIDITY
+from reconciler.engines.gate import Gate
 from reconciler.engines.server import SyncRoute
 from reconciler.engines.serving import ServingThread
 from reconciler.engines.sessions import Sessions
-from reconciler.errors import EngineUnavailable, UsageError
+from reconciler.errors import EngineUnavailable, GangOpsError, UsageError
 from reconciler.model.desired import Desired
 from reconciler.model.observed import Observed
 from reconciler.model.units import SECOND, Instant, JobKey, Nanoseconds, NodeName
 from reconciler.ports import Clock, Committed, LiveAttempt
 from reconciler.wire import Refusal
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """Where agents call and how each side proves itself: PEM files of the server and of the CA of nodes."""
+    """Where agents call and how each side proves itself: PEM files of the server and of the CA of nodes.
+
+    With `authority`, the CA's own folder, nodes renew certificates and revoked ones are refused; at `gate`, a port,
+    nodes enrol with a token. `renew` is called when two thirds of the server certificate's life are over.
+    """
 
     certificate: Path
     key: Path
     node_ca: Path
     host: str = "127.0.0.1"
     port: int = 7443
+    authority: Path | None = None
+    gate: tuple[str, int] | None = None
+    renew: Callable[[], None] | None = None
 
 
 class AgentEngine:
@@ -43,35 +55,42 @@ class AgentEngine:
         self._sessions = Sessions(clock)
         self._news = news or threading.Event()
         self._applying = threading.Lock()
-        self._route = SyncRoute(self._sessions, clock, self._news.set)
+        self._route = SyncRoute(self._sessions, clock, self._news.set, settings.authority)
+        self._clock = clock
+        self._tls: ssl.SSLContext | None = None
+        self._renewed = Nanoseconds(0)
         self._serving: ServingThread | None = None
+        self._gate: ServingThread | None = None
 
     def start(self, desired: Desired, observed: Observed) -> None:
         """Listen. Raises: EngineUnavailable (ListenFailed), UsageError (BadCertificate)."""
-        tls = server_context(self._settings)
+        self._tls = server_context(self._settings)
+        self._renewed = self._clock.monotonic()
         self._sessions.begin(desired, observed)
-        serving = ServingThread(
-            self._route.application,
-            name="gangops-agents",
-            host=self._settings.host,
-            port=self._settings.port,
-            tls=tls,
+        route, where = self._route.application, (self._settings.host, self._settings.port)
+        self._serving = _listening(
+            ServingThread(route, name="gangops-agents", host=where[0], port=where[1], tls=self._tls)
         )
-        try:
-            serving.start()
-        except OSError as err:
-            where = f"{self._settings.host}:{self._settings.port}"
-            raise EngineUnavailable(
-                f"cannot listen for agents on {where}: {err.strerror or err}",
-                code="ListenFailed",
-                remedy="Another reconciler may be running here; else choose another listen address.",
-            ) from err
-        self._serving = serving
+        if self._settings.gate and self._settings.authority:
+            gate = Gate(self._settings.authority, self._clock, self._route.rejected)
+            tls, (host, port) = server_context(self._settings, ask=False), self._settings.gate
+            try:
+                self._gate = _listening(
+                    ServingThread(gate.application, name="gangops-gate", host=host, port=port, tls=tls)
+                )
+            except EngineUnavailable:
+                self.stop()
+                raise
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port agents reach, after `start`."""
         return self._serving.address if self._serving else (self._settings.host, self._settings.port)
+
+    @property
+    def gate_address(self) -> tuple[str, int] | None:
+        """Host and port at which nodes enrol, after `start`; None when they do not."""
+        return self._gate.address if self._gate else None
 
     def apply(self, committed: Committed) -> None:
         """Hand out a pushed generation. Raises: BrokenInvariant, BadMessage (see `next_applied`)."""
@@ -86,6 +105,7 @@ class AgentEngine:
 
     def observe(self, desired: Desired, now: Instant) -> Observed:
         """Everything seen, as of `now`. Raises: EngineUnavailable (OwnLinkSuspected)."""
+        self._renew_in_time()
         return self._sessions.observe(desired, now)
 
     def live(self) -> Mapping[JobKey, LiveAttempt]:
@@ -113,16 +133,46 @@ class AgentEngine:
 
     def stop(self) -> None:
         """Stop listening; held calls are answered. Idempotent."""
-        if self._serving is not None:
-            self._serving.stop()
-            self._serving = None
+        for serving in (self._gate, self._serving):
+            if serving is not None:
+                serving.stop()
+        self._gate = self._serving = None
+
+    def _renew_in_time(self) -> None:
+        """Replace the server's certificate long before it ends; connections made from then on see the new one."""
+        if self._settings.renew is None or self._tls is None:
+            return
+        if self._clock.monotonic() - self._renewed < LEAF_VALIDITY * 2 // 3:
+            return
+        try:
+            self._settings.renew()
+            self._tls.load_cert_chain(self._settings.certificate, self._settings.key)
+        except (GangOpsError, OSError) as err:  # a third of its life is left to try again
+            log.warning("the server's certificate cannot be renewed", extra={"reason": str(err)})
+            return
+        self._renewed = self._clock.monotonic()
 
 
-def server_context(settings: AgentSettings) -> ssl.SSLContext:
-    """TLS 1.3 alone, and a certificate of the node CA from everyone. Raises: UsageError (BadCertificate)."""
+def _listening(serving: ServingThread) -> ServingThread:
+    """Started. Raises: EngineUnavailable (ListenFailed)."""
+    host, port = serving.address
+    try:
+        serving.start()
+    except OSError as err:
+        raise EngineUnavailable(
+            f"cannot listen for agents on {host}:{port}: {err.strerror or err}",
+            code="ListenFailed",
+            remedy="Another reconciler may be running here; else choose another listen address.",
+        ) from err
+    return serving
+
+
+def server_context(settings: AgentSettings, *, ask: bool = True) -> ssl.SSLContext:
+    """TLS 1.3 alone, and a certificate of the node CA from everyone who is to be asked. Raises: UsageError
+    (BadCertificate)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_mode = ssl.CERT_REQUIRED if ask else ssl.CERT_NONE
     # No resumption: every connection shows its certificate anew.
     context.num_tickets = 0
     try:

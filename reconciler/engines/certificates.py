@@ -1,7 +1,8 @@
 """Who vouches for nodes: the cluster's own CA, and the certificates it issues to agents and to the server.
 
 Everything is ECDSA P-256 and lives in PEM files; private keys are readable by their owner alone. Time is an argument.
-Who may ask for a certificate is decided elsewhere.
+Whatever is issued is noted in `issued`, so that it can be revoked. Who may ask for a certificate is decided in
+`enrolment`.
 """
 
 from __future__ import annotations
@@ -17,15 +18,18 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from reconciler.errors import NotFound, UsageError
+from reconciler.errors import GangOpsError, NotFound, UsageError
 from reconciler.model.units import DAY, SECOND, Instant, Nanoseconds, NodeName
 
 CA_CERTIFICATE: Final = "ca.crt"
 CA_KEY: Final = "ca.key"
+ISSUED: Final = "issued"
+"""One line a certificate: serial number in hexadecimal, name, last second of its life (seconds since 1970)."""
 CA_VALIDITY: Final = Nanoseconds(3650 * DAY)
 LEAF_VALIDITY: Final = Nanoseconds(30 * DAY)
 # Clocks of nodes differ a little: a certificate has to hold at once everywhere.
@@ -57,7 +61,7 @@ def make_ca(folder: Path, cluster: str, now: Instant) -> Path:
         )
     key = ec.generate_private_key(ec.SECP256R1())
     name = _subject(f"{cluster} node CA")
-    builder = _builder(name, name, key, now, CA_VALIDITY)
+    builder = _builder(name, name, key.public_key(), now, CA_VALIDITY)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_key_usage(signs_certificates=True), critical=True)
     _write(key_file, _pem_of_key(key), 0o600)
@@ -79,6 +83,66 @@ def issue_node(
     """
     _check_name(node)
     return _issue(folder, node, [x509.DNSName(node)], ExtendedKeyUsageOID.CLIENT_AUTH, into, now, validity)
+
+
+def sign_request(
+    folder: Path, node: NodeName, request: bytes, now: Instant, validity: Nanoseconds = LEAF_VALIDITY
+) -> bytes:
+    """The certificate, in PEM, of exactly this node for the key of a signing request; its private key stays there.
+
+    Raises: RequestRefused, when the request is none, names anything else, or its key is none of ours;
+    UsageError (AuthorityUnreadable, NotWritable), NotFound (AuthorityMissing).
+    """
+    key = _requested_key(request, node)
+    authority, signing_key = _load_ca(folder)
+    builder = _leaf(node, [x509.DNSName(node)], ExtendedKeyUsageOID.CLIENT_AUTH, authority, key, now, validity)
+    certificate = builder.sign(signing_key, hashes.SHA256())
+    _note(folder, certificate, node)
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def request_key(request: bytes) -> bytes:
+    """The public key of a signing request, in DER. Raises: RequestRefused."""
+    return (
+        _parsed(request)
+        .public_key()
+        .public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+
+
+class RequestRefused(GangOpsError):
+    """A signing request that is not granted. Codes: BadRequest, NotYourNode."""
+
+    code = "BadRequest"
+
+
+def _parsed(request: bytes) -> x509.CertificateSigningRequest:
+    try:
+        parsed = x509.load_pem_x509_csr(request)
+        proven = parsed.is_signature_valid
+    except (ValueError, TypeError, UnsupportedAlgorithm) as err:
+        raise RequestRefused("this is no certificate signing request") from err
+    if not proven:
+        raise RequestRefused("the request is not signed by the key it is for")
+    return parsed
+
+
+def _requested_key(request: bytes, node: NodeName) -> ec.EllipticCurvePublicKey:
+    """The key of a request that names the node and nothing else."""
+    parsed = _parsed(request)
+    key = parsed.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
+        raise RequestRefused("the key is not ECDSA P-256")
+    try:
+        alternatives = list(parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except x509.ExtensionNotFound:
+        alternatives = []
+    except ValueError as err:
+        raise RequestRefused("the names in the request cannot be read") from err
+    names = [attribute.value for attribute in parsed.subject]
+    if names != [node] or any(name != x509.DNSName(node) for name in alternatives):
+        raise RequestRefused(f"the request is for another name than {node}", code="NotYourNode")
+    return key
 
 
 def issue_server(
@@ -109,20 +173,53 @@ def _issue(
 ) -> Credentials:
     authority, signing_key = _load_ca(folder)
     key = ec.generate_private_key(ec.SECP256R1())
-    builder = _builder(_subject(name), authority.subject, key, now, validity)
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(_key_usage(signs_certificates=False), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=True)
-    builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-    issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key())
-    builder = builder.add_extension(issuer_id, critical=False)
+    builder = _leaf(name, alternatives, use, authority, key.public_key(), now, validity)
     certificate = builder.sign(signing_key, hashes.SHA256())
+    _note(folder, certificate, name)
     made = Credentials(certificate=into / f"{name}.crt", key=into / f"{name}.key", authority=into / CA_CERTIFICATE)
     _write(made.key, _pem_of_key(key), 0o600)
     _write(made.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
     if made.authority.resolve() != (folder / CA_CERTIFICATE).resolve():
         _write(made.authority, authority.public_bytes(serialization.Encoding.PEM), 0o644)
     return made
+
+
+def _leaf(
+    name: str,
+    alternatives: list[x509.GeneralName],
+    use: x509.ObjectIdentifier,
+    authority: x509.Certificate,
+    key: ec.EllipticCurvePublicKey,
+    now: Instant,
+    validity: Nanoseconds,
+) -> x509.CertificateBuilder:
+    ours = authority.public_key()
+    assert isinstance(ours, ec.EllipticCurvePublicKey)
+    builder = _builder(_subject(name), authority.subject, key, now, validity)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_key_usage(signs_certificates=False), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=True)
+    builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+    return builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ours), critical=False)
+
+
+def _note(folder: Path, certificate: x509.Certificate, name: str) -> None:
+    """Before it is handed out: what was issued can be revoked."""
+    line = f"{certificate.serial_number:x} {name} {int(certificate.not_valid_after_utc.timestamp())}\n"
+    append_line(folder / ISSUED, line)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a whole line, for good. Raises: UsageError (NotWritable)."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, line.encode("ascii"))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as err:
+        raise UsageError(f"{path} cannot be written: {err.strerror or err}", code="NotWritable") from err
 
 
 def _load_ca(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -145,17 +242,17 @@ def _load_ca(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
+    key: ec.EllipticCurvePublicKey,
     now: Instant,
     validity: Nanoseconds,
 ) -> x509.CertificateBuilder:
     begins = datetime.fromtimestamp(now // SECOND, UTC)
     return (
-        x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key.public_key())
+        x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(begins - _BACKDATED)
         .not_valid_after(begins + timedelta(seconds=validity // SECOND))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
 

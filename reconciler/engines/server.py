@@ -1,4 +1,4 @@
-"""What does a node get when it calls? The one route of the node protocol: `POST /v1/sync`, held while nothing is due.
+"""What does a node get when it calls? `POST /v1/sync`, held while nothing is due, and `POST /v1/renew`.
 
 Who calls is told by the certificate of its connection alone. The route runs in one event loop thread; what is
 committed comes in through `applied`, what nodes say goes to `Sessions`, and proofs are read (from git) by an executor.
@@ -15,16 +15,32 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 from aiohttp import web
 
 from reconciler.engines.applied import Applied, Standing, standing
+from reconciler.engines.certificates import CA_CERTIFICATE, RequestRefused, sign_request
+from reconciler.engines.enrolment import Revocations
 from reconciler.engines.sessions import Hearing, Sessions
 from reconciler.errors import StoreError
 from reconciler.model.units import SECOND, CommitId, NodeName
 from reconciler.ports import Clock, Committed
-from reconciler.wire import MAX_MESSAGE, SYNC_PATH, Answer, BadMessage, Proof, Report, decode_report, encode
+from reconciler.wire import (
+    MAX_MESSAGE,
+    RENEW_PATH,
+    SYNC_PATH,
+    Answer,
+    BadMessage,
+    Identity,
+    Proof,
+    Report,
+    decode_application,
+    decode_report,
+    encode,
+)
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +75,12 @@ class _Poll:
 class SyncRoute:
     """Answers nodes. `applied` may be set from any thread; `released` then runs in the event loop's."""
 
-    def __init__(self, sessions: Sessions, clock: Clock, on_news: Callable[[], None]) -> None:
+    def __init__(
+        self, sessions: Sessions, clock: Clock, on_news: Callable[[], None], authority: Path | None = None
+    ) -> None:
         self._sessions, self._clock, self._on_news = sessions, clock, on_news
+        self._authority = authority
+        self._revocations = Revocations(authority) if authority else None
         self.applied: Applied | None = None
         self.rejected: Counter[str] = Counter()
         self._polls: dict[NodeName, _Poll] = {}
@@ -72,6 +92,7 @@ class SyncRoute:
         """The application to serve; nothing in it is public."""
         application = web.Application(client_max_size=MAX_MESSAGE)
         application.router.add_post(SYNC_PATH, self.sync)
+        application.router.add_post(RENEW_PATH, self.renew)
         application.on_shutdown.append(self._on_shutdown)
         return application
 
@@ -86,10 +107,29 @@ class SyncRoute:
             node = self._caller(request)
             answer = await self._answer(node, await _report(request, node))
         except Rejected as err:
-            self.rejected[err.code] += 1
-            body = json.dumps({"code": err.code, "message": err.message})
-            return web.Response(status=err.status, text=body, content_type="application/json")
+            return rejection(err, self.rejected)
         return web.Response(body=encode(answer), content_type="application/json")
+
+    async def renew(self, request: web.Request) -> web.Response:
+        """A node asks for its next certificate, showing the present one; it gets one for its own name alone."""
+        try:
+            made = await self._renewed(request)
+        except BadMessage as err:
+            return rejection(Rejected(400, err.code, err.message), self.rejected)
+        except RequestRefused as err:
+            return rejection(Rejected(403, err.code, err.message), self.rejected)
+        except Rejected as err:
+            return rejection(err, self.rejected)
+        return web.Response(body=encode(made), content_type="application/json")
+
+    async def _renewed(self, request: web.Request) -> Identity:
+        node = self._caller(request)
+        if self._authority is None:
+            raise Rejected(404, "NoAuthority", "this server does not issue certificates")
+        asked = decode_application(await body_of(request))
+        sign = partial(sign_request, self._authority, node, asked.request.encode(), self._clock.now())
+        made = await asyncio.get_running_loop().run_in_executor(None, sign)
+        return Identity((self._authority / CA_CERTIFICATE).read_text(encoding="ascii"), made.decode("ascii"))
 
     def _caller(self, request: web.Request) -> NodeName:
         """The node the connection's certificate names. Raises: Rejected."""
@@ -101,6 +141,13 @@ class SyncRoute:
         if self._clock.now() > ssl.cert_time_to_seconds(certificate["notAfter"]) * SECOND:
             raise Rejected(403, "CertificateExpired", "the certificate of this connection has expired")
         node = NodeName(names[0])
+        try:
+            revoked = self._revocations and self._revocations.is_revoked(int(str(certificate["serialNumber"]), 16))
+        except (OSError, ValueError) as err:
+            log.warning("the list of revoked certificates cannot be read", extra={"reason": str(err)})
+            raise Rejected(503, "RevocationsUnreadable", "the list of revoked certificates cannot be read") from err
+        if revoked:
+            raise Rejected(403, "CertificateRevoked", "the certificate of this connection was revoked")
         if not self._sessions.admits(node):
             raise Rejected(403, "UnknownNode", f"{node} is in no inventory")
         return node
@@ -196,15 +243,28 @@ class SyncRoute:
             poll.end()
 
 
-async def _report(request: web.Request, node: NodeName) -> Report:
-    """The report in a node's call, which has to be about itself. Raises: Rejected."""
+def rejection(err: Rejected, counted: Counter[str]) -> web.Response:
+    """The answer that says so, counted."""
+    counted[err.code] += 1
+    body = json.dumps({"code": err.code, "message": err.message})
+    return web.Response(status=err.status, text=body, content_type="application/json")
+
+
+async def body_of(request: web.Request) -> bytes:
+    """What was sent, within the limits. Raises: Rejected."""
     try:
         async with asyncio.timeout(_BODY_SECONDS):
-            report = decode_report(await request.read())
+            return await request.read()
     except web.HTTPRequestEntityTooLarge as err:
         raise Rejected(413, "TooLarge", f"a report has at most {MAX_MESSAGE} bytes") from err
     except TimeoutError as err:
         raise Rejected(408, "TooSlow", "the report did not arrive in time") from err
+
+
+async def _report(request: web.Request, node: NodeName) -> Report:
+    """The report in a node's call, which has to be about itself. Raises: Rejected."""
+    try:
+        report = decode_report(await body_of(request))
     except BadMessage as err:
         raise Rejected(400, "BadMessage", err.message) from err
     if report.node != node:

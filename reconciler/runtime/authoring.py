@@ -12,9 +12,12 @@ from pathlib import Path
 from reconciler.documents.cache import ParseCache
 from reconciler.documents.desired import SourceFile, validate_files
 from reconciler.documents.edit import format_text
+from reconciler.documents.hostlist import expand
+from reconciler.documents.loader import load
 from reconciler.documents.scaffold import scaffold
 from reconciler.documents.schema import schema_files
 from reconciler.errors import Diagnostic, InvalidInput, NotFound, Place, UsageError, sorted_by_place
+from reconciler.model.units import NodeName
 from reconciler.render.plan.machine import plan_schema
 from reconciler.render.proposal import proposal_schema
 from reconciler.render.statement import statement_schema
@@ -114,6 +117,21 @@ def repository_files(inside: Path) -> tuple[Path, dict[str, bytes]]:
         code="PathNotFound",
         remedy=f"name the folder {CLUSTER_PATH}/inventory of a clone, or start one with `gangops init`",
     )
+
+
+def node_set(inside: Path, name: str) -> tuple[NodeName, ...]:
+    """Nodes of the NodeSet of this name in the repository around a folder; () when there is none, or no repository."""
+    try:
+        _, files = repository_files(inside)
+    except NotFound:
+        return ()
+    for path, content in sorted(files.items()):
+        for document in load(content, path).documents if name.encode() in content else ():
+            if (document.kind, document.name) == ("NodeSet", name):
+                spec = document.value.get("spec") if isinstance(document.value, dict) else None
+                nodes = spec.get("nodes") if isinstance(spec, dict) else None
+                return tuple(NodeName(node) for node in expand(nodes if isinstance(nodes, str) else ""))
+    return ()
 
 
 def write_files(base: Path, changes: Mapping[str, bytes]) -> tuple[str, ...]:

@@ -83,16 +83,35 @@ def agent_engine(settings: Settings, news: threading.Event) -> AgentEngine:
             remedy='nodes whose engine is agents need it: add [agents] with listen = "HOST:PORT" and ca = "FOLDER", '
             "a folder that `gangops ca init FOLDER --cluster NAME` makes",
         )
-    clock = SystemClock()
-    made = issue_server(settings.ca, settings.server_names, settings.folder / "tls", clock.now())
-    host, _, port = settings.listen.rpartition(":")
-    if not port.isdigit():
-        raise UsageError(f"agents.listen = {settings.listen!r} is not HOST:PORT", code="SettingsInvalid")
+    clock, ca, names = SystemClock(), settings.ca, settings.server_names
+    tls = settings.folder / "tls"
+    made = issue_server(ca, names, tls, clock.now())
+
+    def renew() -> None:
+        issue_server(ca, names, tls, clock.now())
+
+    host, port = _host_port(settings.listen, "agents.listen")
     return AgentEngine(
-        AgentSettings(certificate=made.certificate, key=made.key, node_ca=made.authority, host=host, port=int(port)),
+        AgentSettings(
+            certificate=made.certificate,
+            key=made.key,
+            node_ca=made.authority,
+            host=host,
+            port=port,
+            authority=ca,
+            gate=_host_port(settings.enroll, "agents.enroll") if settings.enroll else None,
+            renew=renew,
+        ),
         clock,
         news,
     )
+
+
+def _host_port(text: str, key: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdigit():
+        raise UsageError(f"{key} = {text!r} is not HOST:PORT", code="SettingsInvalid")
+    return host, int(port)
 
 
 def reconciler_of(settings: Settings, engine: Engine, report: Report) -> Reconciler:
@@ -112,15 +131,11 @@ def reconciler_of(settings: Settings, engine: Engine, report: Report) -> Reconci
 
 def status_server(settings: Settings, reconciler: Reconciler, engine: Engine) -> StatusServer:
     """`/healthz`, `/metrics`, `/live` and the pages of a reconciler, not started yet. Raises UsageError."""
-    host, _, port = settings.status.rpartition(":")
-    if not port.isdigit():
-        raise UsageError(f"status.listen = {settings.status!r} is not HOST:PORT", code="SettingsInvalid")
+    host, port = _host_port(settings.status, "status.listen")
     pages = LivePages(
         settings.folder / "clone.git", lambda: str(reconciler.last.generation.commit) if reconciler.last else ""
     )
-    return StatusServer(
-        lambda: snapshot(reconciler, engine), reconciler.metrics, host=host, port=int(port), pages=pages
-    )
+    return StatusServer(lambda: snapshot(reconciler, engine), reconciler.metrics, host=host, port=port, pages=pages)
 
 
 def snapshot(reconciler: Reconciler, engine: Engine) -> StatusSnapshot:

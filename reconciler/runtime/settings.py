@@ -29,6 +29,7 @@ _KEYS: Final[Mapping[str, str]] = {
     "signing.identity": _TEXT,
     "agents.listen": _TEXT,
     "agents.ca": _TEXT,
+    "agents.enroll": _TEXT,
     "agents.serverNames": "a list of names",
     "status.listen": _TEXT,
 }
@@ -42,7 +43,8 @@ _SHORTEST: Final = """\
     [agents]
     listen = "0.0.0.0:7443"
     ca = "ca"                    # gangops ca init ca --cluster my-cluster
-    serverNames = ["localhost"]  # how nodes call this machine"""
+    serverNames = ["localhost"]  # how nodes call this machine
+    enroll = "0.0.0.0:7444"      # where nodes get certificates with a token"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ class Remote:
 class Settings:
     """`folder` holds our own bare clone, the parse cache and the id of the last published commit.
 
-    `listen` and `status` are `host:port`; `ca` is the folder of the node CA, `server_names` what its certificate
+    `listen`, `enroll` ("" for no enrolment) and `status` are `host:port`; `ca` is the folder of the node CA, `server_names` what its certificate
     for this server must be valid for.
     """
 
@@ -72,6 +74,7 @@ class Settings:
     ca: Path | None
     server_names: tuple[str, ...]
     status: str
+    enroll: str = ""
 
 
 def read_settings(path: Path) -> Settings:
@@ -143,6 +146,7 @@ def _settings(said: Mapping[str, object], base: Path) -> Settings:
         ca=path("agents.ca"),
         server_names=tuple(names) if isinstance(names, list) else (),
         status=text("status.listen"),
+        enroll=text("agents.enroll"),
     )
 
 
@@ -153,7 +157,12 @@ def settings_text(settings: Settings) -> str:
         "desired": _remote(settings.desired),
         "state": _remote(settings.state),
         "signing": {"key": settings.signing_key, "identity": settings.identity},
-        "agents": {"listen": settings.listen, "ca": settings.ca, "serverNames": list(settings.server_names)},
+        "agents": {
+            "listen": settings.listen,
+            "ca": settings.ca,
+            "enroll": settings.enroll,
+            "serverNames": list(settings.server_names),
+        },
         "status": {"listen": settings.status},
     }
     lines = ["# Local settings of one reconciler. Never commit this file."]
