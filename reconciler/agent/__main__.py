@@ -111,7 +111,7 @@ def _run(path: Path, *, only_check: bool) -> int:
         settle(conf)
         renewal = Renewal(conf, say, link.redial)
         say(f"started (pid {os.getpid()}), generation {keeper.journal.accepted.generation} held")
-        say(f"cgroups: {said_of(keeper.hierarchies)}")
+        say(f"cgroups: {said_of(keeper.launchers.hierarchies)}")
         _loop(keeper, link, renewal, heard)
         say("stopped; ranks run on")
     return int(ExitStatus.OK)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -22,9 +21,10 @@ from reconciler.agent.attempts import Action, Do, Seen, Stage, State, Wanted, ju
 from reconciler.agent.conf import Conf
 from reconciler.agent.folder import AttemptFolder, Shims, sweep
 from reconciler.agent.journal import Journal, JournalFull, Key, Record
-from reconciler.agent.launch import launched_ranks, launcher_command, spec_of
-from reconciler.agent.limits import NotAllowed, account_of, log_folder
-from reconciler.agent.prepare import hierarchies_of, prepare, site_of
+from reconciler.agent.launch import launched_ranks
+from reconciler.agent.launching import Launchers
+from reconciler.agent.limits import NotAllowed, account_of
+from reconciler.agent.prepare import prepare
 from reconciler.agent.say import Voice
 from reconciler.agent.sight import Checkup, Lookout, Watch
 from reconciler.agent.verify import NOTHING, Accepted, RefusedOrder, read_orders
@@ -45,13 +45,12 @@ class Keeper:
         self.changed = changed
         self.lock = threading.RLock()
         self.boot = proc.boot_id()
-        self.hierarchies = hierarchies_of(conf)
         self.folder = conf.state_dir / "attempts"
         self.journal = Journal(conf.state_dir / "journal")
         self.orders: dict[Key, AttemptOrder] = {}
         self.preparing: dict[Key, Record] = {}
         self.prepared: dict[Key, str] = {}
-        self.launchers: dict[Key, subprocess.Popen[bytes]] = {}
+        self.launchers = Launchers(conf, events, self.boot)
         self.told: dict[tuple[Key, int, str], int] = {}
         self.deadlines: dict[Key, int | None] = {}
         self.leases: dict[Key, int] = {}
@@ -249,7 +248,11 @@ class Keeper:
         if order is None or order.phase not in ("prepare", "run"):
             launching, failed = not self._folder(key).cancel_launch(), ""
         else:
-            launching, failed = self._launching(key) if expected > len(shims.facts) else (False, "")
+            launching, failed = (
+                self.launchers.is_at_work(key, self._folder(key), expected)
+                if expected > len(shims.facts)
+                else (False, "")
+            )
         sight = self.lookout.sights.get(key)
         return Seen(
             stage,
@@ -262,17 +265,6 @@ class Keeper:
             baseline=record.baseline,
             marker=sight.marker if sight else None,
         )
-
-    def _launching(self, key: Key) -> tuple[bool, str]:
-        """Whether a launcher, ours or a dead agent's, is still at it; and why ours failed."""
-        launcher = self.launchers.get(key)
-        if launcher is not None and launcher.poll() is None:
-            return True, ""
-        if self._folder(key).is_launching():
-            return True, ""
-        if launcher is None or len(self._folder(key).shims().facts) == len(launched_ranks(self.orders[key])):
-            return False, ""
-        return False, f"the launcher ended with status {launcher.returncode} and left ranks unstarted"
 
     # --- acting --------------------------------------------------------------------------------------------------
 
@@ -326,16 +318,7 @@ class Keeper:
         if order.fence == "lease" and self.leases.get(key, 0) <= proc.boottime():
             return  # nobody has answered within the lease: the reconciler may have given the work to others
         try:
-            account = account_of(order, self.conf.limits)
-            spec = spec_of(
-                order,
-                account,
-                site_of(order, account, self.conf, self.events, self.boot, self.hierarchies),
-                folder=folder.path,
-                logs=log_folder(order, self.conf),
-                deadline=_on_boottime(order.deadline),
-            )
-            path = folder.write_spec(spec)
+            path = self.launchers.write_spec(order, folder, _on_boottime(order.deadline))
             if order.fence == "lease":
                 self._folder(key).extend_lease(self.leases[key])
         except (OSError, NotAllowed) as err:  # a full disk, or limits that were tightened since
@@ -347,16 +330,7 @@ class Keeper:
             self.journal.records[key] = record  # not written down: not launched, tried again next time
             return
         self.deadlines[key] = order.deadline
-        with (folder.path / "launcher.err").open("ab") as errors:
-            self.launchers[key] = subprocess.Popen(
-                launcher_command(path),
-                stdin=subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-                cwd="/",
-                env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"},
-                start_new_session=True,
-            )
+        self.launchers.start(key, path)
 
     def _begin_checkpoint(self, key: Key) -> None:
         """The marker counts from here: newer than last seen, or than now when its folder was never seen to answer."""
@@ -380,7 +354,7 @@ class Keeper:
                 self.say(f"{_name(key)}: rank {rank} is asked for a checkpoint")
 
     def _after_release(self, key: Key) -> None:
-        self.launchers.pop(key, None)
+        self.launchers.forget(key)
         self.deadlines.pop(key, None)
         self.leases.pop(key, None)
         self.told = {what: at for what, at in self.told.items() if what[0] != key}

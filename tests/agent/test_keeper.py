@@ -190,5 +190,5 @@ def test_lease_bound_work_is_not_started_unless_a_reconciler_answered_within_the
     assert prepared(keeper, repo, leased).state == "Prepared"
     keeper.renew(proc.boottime() - 3_000_000_000, 2)
     ordered(keeper, repo, 2, running(leased, "run"))
-    assert keeper.launchers == {}
+    assert keeper.launchers.under_way == {}
     assert not list(keeper.folder.glob("**/spec.json"))

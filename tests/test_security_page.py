@@ -1,0 +1,30 @@
+"""The page on security names tests: they are there, and every trap of the agent's verification is on it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from reconciler.agent.verify import RefusedOrder
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / ".github" / "SECURITY.md").read_text(encoding="utf-8")
+NAMED = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", PAGE)
+
+
+def test_the_page_names_tests() -> None:
+    assert len({test for _, test in NAMED if test}) > 40
+
+
+@pytest.mark.parametrize(("file", "test"), sorted(set(NAMED)), ids=lambda part: part)
+def test_a_test_that_the_page_names_is_there(file: str, test: str) -> None:
+    source = (ROOT / file).read_text(encoding="utf-8")
+    assert not test or re.search(rf"^\s*(?:async )?def {test}\(", source, re.MULTILINE)
+
+
+def test_every_reason_to_refuse_an_order_is_on_the_page() -> None:
+    codes = re.findall(r"[A-Z]\w+", (RefusedOrder.__doc__ or "").split("Codes:")[1])
+    missing = [code for code in codes if f"`{code}`" not in PAGE]
+    assert missing == ["LocalStorageFull"], "a full disk is a fault and no trap"
