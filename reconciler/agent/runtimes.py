@@ -1,8 +1,8 @@
 """How is a command started under each runtime: as it is, in a sandbox, in a container? One small interface, pure.
 
 A `Runtime` turns `Work` (what a rank is) into a `Start` (what is executed on the node), and says how an image gets
-onto the node. All of them share the node's network, IPC and process ids: ranks of one node speak by shared memory
-and CUDA IPC, and the shim sees and ends what runs inside. What may run at all is `limits`' to say.
+onto the node. All of them share the node's network and IPC, for ranks of one node speak by shared memory, and all but
+podman its process ids; the shim sees and ends what runs inside. What may run at all is `limits`' to say.
 
 A container's environment never becomes that of the program that starts it: a job could tell that program to load or
 to do anything.
@@ -116,10 +116,13 @@ def _bubblewrap(work: Work) -> Start:
 
 
 def _podman(work: Work) -> Start:
-    """Rootless as the job's user. Its helpers map user ids, which they may not with no_new_privs: that is set inside."""
+    """Rootless as the job's user. Its helpers map user ids, which they may not with no_new_privs: that is set inside.
+
+    Without cgroups of its own it stays in the rank's, which podman does only with process ids of its own.
+    """
     argv = ["podman", "run", "--rm", "--pull=never", "--log-driver=none", "--cgroups=disabled", f"--name={work.name}"]
-    argv += ["--network=host", "--ipc=host", "--pid=host", "--security-opt=no-new-privileges", "--cap-drop=all"]
-    argv += ["--security-opt=label=disable", "--ulimit=host", "--entrypoint="]
+    argv += ["--network=host", "--ipc=host", "--security-opt=no-new-privileges", "--cap-drop=all"]
+    argv += ["--security-opt=label=disable", "--entrypoint="]
     argv += [] if work.as_root else ["--userns=keep-id"]
     argv += [f"--workdir={work.cwd}"] if work.cwd else []
     argv += [f"--volume={b.source}:{b.target}:{'ro' if b.read_only else 'rw'}" for b in work.binds]

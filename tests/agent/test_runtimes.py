@@ -183,6 +183,8 @@ def test_podman_gets_the_attempts_gpus_by_cdi_and_nothing_of_the_jobs_environmen
     assert {"--device=nvidia.com/gpu=GPU-0", "--device=nvidia.com/gpu=GPU-1", "--device=/dev/infiniband"} <= set(words)
     assert not [word for word in words if word.startswith("--device=/dev/nvidia")]
     assert {"--userns=keep-id", "--cap-drop=all", "--security-opt=no-new-privileges", "--pull=never"} <= set(words)
+    assert "--cgroups=disabled" in words
+    assert not [word for word in words if word.startswith("--pid")], "podman refuses both"
     assert "--env=LD_PRELOAD=/fs/evil.so" in words
     assert {"LD_PRELOAD", "CONTAINERS_CONF", "MINE", "RANK"} & set(env) == set()
     assert command.endswith(f"{IMAGE} python train.py")

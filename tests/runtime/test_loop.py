@@ -607,13 +607,15 @@ def test_orders_that_a_node_refuses_are_told_once_and_stand_in_the_record(lab: L
     desk = running(lab, "sft")
     before = desk.summary.generation
     for commit in ("a" * 40, "b" * 40):  # the commit that records it is refused like the first
-        desk.engine.cluster.distrust("gpu-001", Refusal(commitId=commit, code="BadSignature", detail="no key", at=1))
+        desk.engine.cluster.distrust(
+            "gpu-001", Refusal(commitId=commit, code="BadSignature", detail=f"{commit[:3]} has no key", at=1)
+        )
         lab.clock.advance(MINUTE)
         desk.settle()
     assert desk.summary.generation == before + 1
-    assert recorded(desk) == {"gpu-001": "BadSignature: no key"}
+    assert recorded(desk) == {"gpu-001": "BadSignature: aaa has no key"}
     told = [(event, dict(fields)) for event, fields in desk.told if event in {"node-refuses", "node-accepts"}]
-    assert told == [("node-refuses", {"node": "gpu-001", "reason": "BadSignature: no key"})]
+    assert told == [("node-refuses", {"node": "gpu-001", "reason": "BadSignature: aaa has no key"})]
     assert [r for r in lab.replayed() if not r.identical] == []
     desk.engine.cluster.distrust("gpu-001")
     desk.engine.cluster.nodes["gpu-001"].accepted = (1, before + 1, "c" * 40)
