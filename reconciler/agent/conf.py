@@ -35,7 +35,8 @@ agent.conf, an INI file (* must be given):
               bubblewrap, podman, apptainer, enroot), registries (of images,
               such as nvcr.io/nvidia, and folders of image files)
   [images]    dir (where podman, apptainer and enroot keep images, a folder
-              for each user), timeoutSeconds (to fetch one)
+              for each user), runDir (what a reboot ends, on a tmpfs),
+              timeoutSeconds (to fetch an image)
   [hooks]     health, healthSeconds, beforePrepare, afterRelease,
               timeoutSeconds
   [cgroup]    root (a delegated cgroup v2 folder; none: process groups;
@@ -64,6 +65,7 @@ _DEFAULTS = {
     "limits.cpus": "0",
     "limits.memoryGiB": "0",
     "images.dir": "/var/lib/gangops/images",
+    "images.runDir": "/run/gangops",
     "images.timeoutSeconds": "1800",
     "limits.signals": "SIGUSR1 SIGUSR2 SIGTERM SIGINT SIGHUP SIGCONT",
     "hooks.health": "",
@@ -133,6 +135,7 @@ class Conf:
     simulation: Simulation | None
     cgroup: str
     images_dir: Path
+    run_dir: Path
     images_seconds: int
 
     @property
@@ -256,6 +259,7 @@ def _conf_of(base: Path, text: Mapping[str, str], as_root: bool) -> Conf:
         simulation=simulation,
         cgroup=text["cgroup.root"],
         images_dir=base / text["images.dir"],
+        run_dir=base / text["images.runDir"],
         images_seconds=max(1, int(text["images.timeoutSeconds"])),
     )
 

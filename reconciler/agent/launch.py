@@ -133,7 +133,7 @@ def _torchrun(order: AttemptOrder, local_ranks: int) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Site:
-    """What a spec needs to know of the node. `images` is the user's own folder for images; `devices` are the files of
+    """What a spec needs to know of the node. `images` and `run` are the user's own folders; `devices` are the files of
     the attempt's GPUs and `foreign` (`c MAJOR:MINOR`) those of the others; `has_gpus` is false for pretended ones."""
 
     events: Path
@@ -142,6 +142,7 @@ class Site:
     hierarchies: Sequence[Hierarchy] = ()
     secret_roots: Sequence[str] = ()
     images: str = ""
+    run: str = ""
     devices: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     has_gpus: bool = False
@@ -205,6 +206,7 @@ def start_of(order: AttemptOrder, rank: RankOrder, account: Account, site: Site)
             image=image,
             image_file=image_file(image, site.images, runtime.keeps) if image else "",
             folder=site.images if runtime.has_images else "",
+            run_folder=site.run,
             binds=binds_of(order),
             gpus=gpus if site.has_gpus else (),
             devices=site.devices,

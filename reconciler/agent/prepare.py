@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from reconciler.agent.cgroups import Hierarchy, find_hierarchies
@@ -18,7 +20,7 @@ from reconciler.agent.devices import files_of, others
 from reconciler.agent.images import Image, image_of
 from reconciler.agent.launch import Site, binds_of, image_file
 from reconciler.agent.limits import Account, NotAllowed, account_of, refusal
-from reconciler.agent.runtimes import ENROOT_RC, RUNTIMES, Runtime, enroot_rc
+from reconciler.agent.runtimes import ENROOT_RC, RUNTIMES, Runtime, enroot_rc, kept_in
 from reconciler.wire import AttemptOrder
 
 Hook = Callable[[str, tuple[str, ...], Mapping[str, str]], str]
@@ -37,19 +39,29 @@ def prepare(order: AttemptOrder, conf: Conf, hook: Hook) -> str:
         if runtime.program:
             _make_folders(order, account)
         if runtime.has_images:
-            folder = image_folder(conf, account)
-            _make_image_folder(Path(folder), account)
+            home = user_folders(conf, account)
+            _make_user_folders(home)
             image = image_of(order.run.image)
             if image and not image.file:
-                _fetch(runtime, image, folder, account, conf.images_seconds)
+                _fetch(runtime, image, home, conf.images_seconds)
     except NotAllowed as err:
         return str(err)
     return ""
 
 
-def image_folder(conf: Conf, account: Account) -> str:
-    """Where a user's images are kept: nobody else can put one there."""
-    return str(conf.images_dir / str(os.geteuid() if account.uid is None else account.uid))
+@dataclass(frozen=True)
+class UserFolders:
+    """Where what a runtime keeps for a user lies: nobody else can put an image there. `run` ends with the boot."""
+
+    account: Account
+    kept: str
+    run: str
+
+
+def user_folders(conf: Conf, account: Account) -> UserFolders:
+    """The folders of a user; they need not be there yet."""
+    own = str(os.geteuid() if account.uid is None else account.uid)
+    return UserFolders(account, str(conf.images_dir / own), str(conf.run_dir / own))
 
 
 def hierarchies_of(conf: Conf) -> list[Hierarchy]:
@@ -65,13 +77,15 @@ def site_of(
     uuids = [rank.uuid for rank in order.ranks]
     is_real = conf.simulation is None
     devices = files_of(uuids) if is_real else ()
+    home = user_folders(conf, account)
     return Site(
         events=events,
         boot=boot,
         log_limits=conf.log_limits,
         hierarchies=hierarchies,
         secret_roots=conf.limits.secret_roots,
-        images=image_folder(conf, account),
+        images=home.kept,
+        run=home.run,
         devices=devices,
         foreign=others(uuids) if devices else (),  # who does not know its own GPUs must close none
         has_gpus=is_real,
@@ -82,56 +96,55 @@ def _make_folders(order: AttemptOrder, account: Account) -> None:
     """What is mounted must be there: the folder for checkpoints is made, by the user and nobody else."""
     for bind in binds_of(order):
         if not bind.read_only and not os.path.lexists(bind.source):
-            _run(["mkdir", "-p", "--", bind.source], account, "/", _FOLDER_SECONDS, "FolderUnusable")
+            _run(["mkdir", "-p", "--", bind.source], account, {}, _FOLDER_SECONDS, "FolderUnusable")
 
 
-def _make_image_folder(folder: Path, account: Account) -> None:
+def _make_user_folders(home: UserFolders) -> None:
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        if account.uid is not None and account.gid is not None:
-            os.chown(folder, account.uid, account.gid, follow_symlinks=False)
+        for folder in (Path(home.kept), Path(home.run)):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+            if home.account.uid is not None and home.account.gid is not None:
+                os.chown(folder, home.account.uid, home.account.gid, follow_symlinks=False)
     except OSError as err:
-        raise NotAllowed(f"ImageFolderUnusable: {folder}: {err.strerror}") from err
-    parts = " ".join(f'"$0/{part}"' for part in ("run", "runtime", "cache", "data", "temp"))
-    script = f'mkdir -p -m 700 {parts} && printf "%s" "$1" > "$2.new" && mv "$2.new" "$2"'
-    command = ["sh", "-c", script, str(folder), ENROOT_RC, enroot_rc(str(folder))]
-    _run(command, account, str(folder), _FOLDER_SECONDS, "ImageFolderUnusable")
+        raise NotAllowed(f"ImageFolderUnusable: {err.filename}: {err.strerror}") from err
+    made = [f"{home.kept}/{part}" for part in ("cache", "data", "temp")] + [f"{home.run}/enroot"]
+    script = 'rc=$1; printf "%s" "$2" > "$rc.$$" && mv "$rc.$$" "$rc" && shift 2 && mkdir -p -m 700 -- "$@"'
+    command = ["sh", "-c", script, "sh", enroot_rc(home.kept), ENROOT_RC, *made]
+    _run(command, home.account, {}, _FOLDER_SECONDS, "ImageFolderUnusable")
 
 
-def _fetch(runtime: Runtime, image: Image, folder: str, account: Account, seconds: int) -> None:
+def _fetch(runtime: Runtime, image: Image, home: UserFolders, seconds: int) -> None:
     """Get the image. One named by digest that is here stays as it is; a tag may mean another image by now."""
-    target = Path(image_file(image, folder, runtime.keeps))
-    if image.digest and _is_here(runtime, image, target, folder, account):
+    target = Path(image_file(image, home.kept, runtime.keeps))
+    kept, code = kept_in(home.kept, home.run), "ImageUnavailable"
+    if image.digest and _is_here(runtime, image, target, home.account, kept):
         return
-    fresh = target.with_name(f"{target.stem}.{os.getpid()}.new{runtime.keeps}")
+    fresh = target.with_name(f"{target.stem}.{threading.get_native_id()}.new{runtime.keeps}")  # others may fetch too
     assert runtime.fetch is not None
-    _run(runtime.fetch(image, str(fresh)), account, folder, seconds, "ImageUnavailable")
+    _run(runtime.fetch(image, str(fresh)), home.account, kept, seconds, code)
     if runtime.keeps:
-        _run(["mv", "-f", "--", str(fresh), str(target)], account, folder, _FOLDER_SECONDS, "ImageUnavailable")
+        _run(["mv", "-f", "--", str(fresh), str(target)], home.account, {}, _FOLDER_SECONDS, code)
 
 
-def _is_here(runtime: Runtime, image: Image, target: Path, folder: str, account: Account) -> bool:
+def _is_here(runtime: Runtime, image: Image, target: Path, account: Account, kept: Mapping[str, str]) -> bool:
     if runtime.known is None:
         return target.is_file()
     try:
-        _run(runtime.known(image), account, folder, _FOLDER_SECONDS, "ImageUnavailable")
+        _run(runtime.known(image), account, kept, _FOLDER_SECONDS, "ImageUnavailable")
     except NotAllowed:
         return False
     return True
 
 
-def _run(command: list[str], account: Account, folder: str, seconds: int, code: str) -> None:
+def _run(command: list[str], account: Account, more: Mapping[str, str], seconds: int, code: str) -> None:
     """Run a program as the user. Raises NotAllowed with the last thing it said."""
     env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": account.home, "USER": account.name, "LANG": "C.UTF-8"}
-    if folder != "/":
-        env |= {"XDG_RUNTIME_DIR": f"{folder}/run", "APPTAINER_CACHEDIR": f"{folder}/cache", "APPTAINER_TMPDIR": folder}
-        env |= {f"ENROOT_{what}_PATH": f"{folder}/{what.lower()}" for what in ("RUNTIME", "CACHE", "DATA", "TEMP")}
     try:
         done = subprocess.run(
             command,
-            env=env,
+            env={**env, **more},
             cwd="/",
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -34,7 +34,7 @@ class Bind:
 @dataclass(frozen=True)
 class Work:
     """What a rank is, whatever starts it. `given` are names the job itself sets in `env`. `image` is a reference or a
-    file on this node, `folder` one of the user's for what a runtime has to keep.
+    file on this node, `folder` one of the user's for what a runtime has to keep, `run_folder` for what a reboot ends.
 
     `gpus` are UUIDs (or indices, where none is known) of this process's node share; `devices` the paths of their
     device files and of what all share; both empty with pretended hardware.
@@ -49,6 +49,7 @@ class Work:
     image: Image | None = None
     image_file: str = ""
     folder: str = ""
+    run_folder: str = ""
     binds: tuple[Bind, ...] = ()
     gpus: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
@@ -120,7 +121,16 @@ def _podman(work: Work) -> Start:
 
     Without cgroups of its own it stays in the rank's, which podman does only with process ids of its own.
     """
-    argv = ["podman", "run", "--rm", "--pull=never", "--log-driver=none", "--cgroups=disabled", f"--name={work.name}"]
+    argv = [
+        "podman",
+        "run",
+        "--rm",
+        "--replace",
+        "--pull=never",
+        "--log-driver=none",
+        "--cgroups=disabled",
+        f"--name={work.name}",
+    ]
     argv += ["--network=host", "--ipc=host", "--security-opt=no-new-privileges", "--cap-drop=all"]
     argv += ["--security-opt=label=disable", "--entrypoint="]
     argv += [] if work.as_root else ["--userns=keep-id"]
@@ -145,9 +155,8 @@ def _apptainer(work: Work) -> Start:
     argv += [f"--pwd={work.cwd}"] if work.cwd else []
     argv += [work.image_file, *work.argv]
     told = {f"APPTAINERENV_{name}": value for name, value in _inside(work).items()}
-    kept = {"APPTAINER_CACHEDIR": f"{work.folder}/cache", "APPTAINER_TMPDIR": work.folder}
     wrappers = ("apptainer", "starter", "starter-suid", "squashfuse", "squashfuse_ll", "fuse-overlayfs")
-    return Start(tuple(argv), _host(work) | kept | told, "/", Hidden(prefix="APPTAINERENV_"), wrappers=wrappers)
+    return Start(tuple(argv), _host(work) | told, "/", Hidden(prefix="APPTAINERENV_"), wrappers=wrappers)
 
 
 def _enroot(work: Work) -> Start:
@@ -162,8 +171,7 @@ def _enroot(work: Work) -> Start:
         argv += ["--env", f"{name}={value}"]
     at = len(argv)
     argv += [work.image_file, *work.argv]
-    kept = {f"ENROOT_{what}_PATH": f"{work.folder}/{what.lower()}" for what in ("RUNTIME", "CACHE", "DATA", "TEMP")}
-    env = _host(work) | kept | {"ENROOT_MOUNT_HOME": "no", "ENROOT_RESTRICT_DEV": "yes"}
+    env = _host(work) | {"ENROOT_MOUNT_HOME": "no", "ENROOT_RESTRICT_DEV": "yes"}
     wrappers = ("enroot", "enroot-unshare", "enroot-switchro", "squashfuse", "fuse-overlayfs", "fuse-shim")
     return Start(tuple(argv), env, "/", Hidden(at, "--env"), wrappers=wrappers)
 
@@ -183,8 +191,20 @@ def _inside(work: Work) -> dict[str, str]:
 def _host(work: Work) -> dict[str, str]:
     """The environment of a program on the node that starts the work: nothing in it is the job's to choose."""
     user = {name: work.env[name] for name in ("USER", "LOGNAME") if name in work.env and name not in work.given}
-    run = {"XDG_RUNTIME_DIR": f"{work.folder}/run"} if work.folder else {}
-    return {"PATH": _HOST_PATH, "HOME": work.home, "LANG": "C.UTF-8", **user, **run}
+    kept = kept_in(work.folder, work.run_folder) if work.folder else {}
+    return {"PATH": _HOST_PATH, "HOME": work.home, "LANG": "C.UTF-8", **user, **kept}
+
+
+def kept_in(folder: str, run_folder: str) -> dict[str, str]:
+    """Variables that tell each runtime where to keep its things, when it fetches and when it starts."""
+    enroot = {f"ENROOT_{what}_PATH": f"{folder}/{what.lower()}" for what in ("CACHE", "DATA", "TEMP")}
+    return {
+        "XDG_RUNTIME_DIR": run_folder,
+        "APPTAINER_CACHEDIR": f"{folder}/cache",
+        "APPTAINER_TMPDIR": f"{folder}/temp",
+        "ENROOT_RUNTIME_PATH": f"{run_folder}/enroot",
+        **enroot,
+    }
 
 
 def _reference(work: Work) -> str:

@@ -38,6 +38,7 @@ SITE = Site(
     boot="b",
     log_limits={},
     images="/images/1001",
+    run="/run/gangops/1001",
     devices=("/dev/nvidia3", "/dev/nvidiactl", "/dev/infiniband"),
     has_gpus=True,
 )
@@ -98,7 +99,7 @@ def calls(folder: Path, program: str) -> list[dict[str, Any]]:
 @pytest.fixture
 def conf(agents: Agents) -> Conf:
     limits = "[limits]\nruntimes = process bubblewrap podman apptainer enroot\nregistries = nvcr.io/nvidia\n"
-    agents.conf.write_text(f"{agents.conf.read_text()}{limits}[images]\ndir = images\n")
+    agents.conf.write_text(f"{agents.conf.read_text()}{limits}[images]\ndir = images\nrunDir = run\n")
     return read_conf(agents.conf)
 
 
