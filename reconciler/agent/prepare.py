@@ -36,6 +36,7 @@ def prepare(order: AttemptOrder, conf: Conf, hook: Hook) -> str:
         return reason
     try:
         runtime, account = RUNTIMES[order.run.runtime], account_of(order, conf.limits)
+        _check_devices(order, conf)
         if runtime.program:
             _make_folders(order, account)
         if runtime.has_images:
@@ -47,6 +48,13 @@ def prepare(order: AttemptOrder, conf: Conf, hook: Hook) -> str:
     except NotAllowed as err:
         return str(err)
     return ""
+
+
+def _check_devices(order: AttemptOrder, conf: Conf) -> None:
+    """A sandbox with a /dev of its own is given its GPUs by their files. Raises NotAllowed."""
+    is_real = conf.simulation is None
+    if order.run.runtime == "bubblewrap" and is_real and not files_of([rank.uuid for rank in order.ranks]):
+        raise NotAllowed("DevicesUnknown: the driver does not say which device files the attempt's GPUs have")
 
 
 @dataclass(frozen=True)

@@ -352,6 +352,14 @@ def test_podman_keeps_its_images_itself(conf: Conf, order: AttemptOrder, stand_i
     assert [call["args"][0] for call in calls(stand_ins, "podman")] == ["image", "pull", "image"]
 
 
+def test_bubblewrap_does_not_start_without_its_gpus(conf: Conf, order: AttemptOrder) -> None:
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    asked = running(order, "prepare", runtime="bubblewrap")
+    assert prepare(asked, conf, lambda *_: "") == ""
+    assert prepare(asked, replace(conf, simulation=None), lambda *_: "").startswith("DevicesUnknown: ")
+
+
 # --- real ranks ---
 
 SAVES = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -308,6 +309,29 @@ def test_an_agent_renews_by_itself_and_tries_the_next_server(
     assert (renewal.look(), told) == (False, []), "it is early"
     monkeypatch.setattr(identity, "RENEW_AFTER", -1000)
     assert (renewal.look(), told) == (True, ["renewed"])
+
+
+def test_a_real_agent_renews_and_goes_on_with_the_new_certificate(world: World, tmp_path: Path) -> None:
+    conf = world.conf(tmp_path / "node")
+    made = issue_node(
+        world.ca, N1, tmp_path / "old", world.clock.now(), Nanoseconds(2 * MINUTE)
+    )  # backdated: due at once
+    conf.key.parent.mkdir()
+    for source, target in ((made.certificate, conf.cert), (made.key, conf.key), (made.authority, conf.ca)):
+        shutil.copy(source, target)
+    old = read(conf.cert).serial_number
+    command = [sys.executable, "-m", "reconciler.agent", "run", "--conf", str(tmp_path / "node/agent.conf")]
+    with (tmp_path / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as agent:
+        try:
+            ends = time.monotonic() + 30
+            while "linked to" not in (tmp_path / "log").read_text().partition("certificate renewed")[2]:
+                assert time.monotonic() < ends, (tmp_path / "log").read_text()
+                time.sleep(0.05)
+        finally:
+            agent.kill()
+    assert read(conf.cert).serial_number != old
+    assert world.engine.rejected() == {}
+    assert call(world, conf)[0] == 200
 
 
 def test_nobody_renews_for_another_node(world: World, tmp_path: Path) -> None:
