@@ -19,7 +19,7 @@ from pathlib import Path
 from reconciler.agent import proc
 from reconciler.agent.attempts import Action, Do, Seen, Stage, State, Wanted, judge
 from reconciler.agent.conf import Conf
-from reconciler.agent.folder import AttemptFolder, Shims, sweep
+from reconciler.agent.folder import AttemptFolder, Facts, Shims, sweep
 from reconciler.agent.journal import Journal, JournalFull, Key, Record
 from reconciler.agent.launch import launched_ranks
 from reconciler.agent.launching import Launchers
@@ -411,11 +411,7 @@ class Keeper:
     def _status(self, key: Key, record: Record) -> AttemptStatus:
         sight = self.lookout.sights.get(key)
         facts = self.shims[key].facts if key in self.shims else {}
-        ranks = [
-            {"rank": rank, "pid": int(found["pid"]), "exitCode": int(found["exit"]) if "exit" in found else None}
-            for rank, found in sorted(facts.items())
-            if "pid" in found
-        ]
+        ranks = [_rank_seen(rank, found) for rank, found in sorted(facts.items()) if "pid" in found]
         return AttemptStatus(
             job=record.job,
             attempt=record.attempt,
@@ -441,6 +437,17 @@ class Keeper:
             fd = os.open(self.events, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             os.write(fd, b".")
             os.close(fd)
+
+
+def _rank_seen(rank: int, facts: Facts) -> dict[str, int | None]:
+    """One launched process as it is reported; what it used is known once it ended."""
+    numbers: dict[str, int | None] = {name: int(facts[name]) for name in ("cpuMs", "peakBytes") if name in facts}
+    return {
+        "rank": rank,
+        "pid": int(facts["pid"]),
+        "exitCode": int(facts["exit"]) if "exit" in facts else None,
+        **numbers,
+    }
 
 
 def _wanted(order: AttemptOrder | None) -> Wanted | None:

@@ -19,6 +19,7 @@ import fcntl
 import gc
 import json
 import os
+import resource
 import select
 import signal
 import sys
@@ -182,7 +183,7 @@ class Shim:
             if pid == self.main:
                 self.reaped = True
                 code = os.waitstatus_to_exitcode(status)
-                self.facts.update(exit=128 - code if code < 0 else code, exitAt=time.time_ns())
+                self.facts.update(exit=128 - code if code < 0 else code, exitAt=time.time_ns(), **_used())
                 self._write()
                 if self.term_at is None and proc.children_of(os.getpid()):
                     self._end("", int(self.spec["killSeconds"]))  # what it left behind must go too
@@ -193,7 +194,7 @@ class Shim:
         else:
             self.facts["error"] = self.error.decode("utf-8", "replace")[:400]
             self.log.write(b"gangops: this rank could not be started: " + self.error[:400] + b"\n")
-        self.facts["gone"] = 1
+        self.facts.update(_used(), gone=1)
         self.log.close()
         while not self._write(durable=True):  # a full disk must not lose an exit status
             time.sleep(RETRY / SECOND)
@@ -316,6 +317,12 @@ class Shim:
             os.write(fd, b".")
             os.close(fd)
         return True
+
+
+def _used() -> dict[str, int]:
+    """CPU time of all that was reaped, and the most memory that one process of it had."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {"cpuMs": int((used.ru_utime + used.ru_stime) * 1000), "peakBytes": used.ru_maxrss * 1024}
 
 
 def _cgroup_folder(spec: dict[str, Any], launched: dict[str, Any]) -> str:

@@ -145,7 +145,12 @@ def status_app(
 
     async def show_live(_: web.Request) -> web.Response:
         jobs = {
-            job: {"attempt": at.attempt, "progress": dict(at.progress)} for job, at in sorted(snapshot().live.items())
+            job: {
+                "attempt": at.attempt,
+                "progress": dict(at.progress),
+                "ranks": {n: list(r) for n, r in at.ranks.items()},
+            }
+            for job, at in sorted(snapshot().live.items())
         }
         return web.json_response({"formatVersion": "1.0", "jobs": jobs})
 

@@ -265,6 +265,19 @@ def test_the_next_server_is_tried(agents: Agents, hub: Hub, repo: StateRepo, ord
     assert hub.wait_state("Prepared").generation == 1
 
 
+def test_what_a_rank_used_is_told_with_its_end(agents: Agents, hub: Hub, repo: StateRepo, order: AttemptOrder) -> None:
+    program = "import os, time\nx = bytearray(64 << 20)\nwhile time.process_time() < 0.3: pass"
+    agents.start()
+    hub.offer(repo.orders(1, order), 1)
+    hub.wait_state("Prepared")
+    hub.offer(repo.orders(2, running(order, "run", command=[sys.executable, "-c", program])), 2)
+    ranks = hub.wait_state("Exited").ranks
+    assert [rank["rank"] for rank in ranks] == [0, 1]
+    for rank in ranks:
+        assert 300 <= rank["cpuMs"] < 10_000
+        assert 64 << 20 <= rank["peakBytes"] < 256 << 20
+
+
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 def test_a_full_disk_starts_nothing_new_and_keeps_what_runs(
