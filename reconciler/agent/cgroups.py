@@ -38,9 +38,10 @@ def find_hierarchies(asked: str, mounts: str, *, may_make: bool) -> list[Hierarc
         return []
     if asked:
         return [_v2(asked, os.path.dirname(asked.rstrip("/")))]
-    rows = [line.split() for line in mounts.splitlines()]
-    unified = next((row[1] for row in rows if len(row) > 3 and row[2] == "cgroup2"), "")
-    old = {name: row[1] for row in rows if len(row) > 3 and row[2] == "cgroup" for name in row[3].split(",")}
+    # Read-only in a container, for instance: better no limits than no ranks.
+    rows = [row for row in map(str.split, mounts.splitlines()) if len(row) > 3 and os.access(row[1], os.W_OK)]
+    unified = next((row[1] for row in rows if row[2] == "cgroup2"), "")
+    old = {name: row[1] for row in rows if row[2] == "cgroup" for name in row[3].split(",")}
     if unified and ("memory" in _words(os.path.join(unified, "cgroup.controllers")) or not set(_V1) & set(old)):
         return [{**_v2(os.path.join(unified, NAME), unified), "above": unified}]
     return [{"kind": name, "root": os.path.join(old[name], NAME)} for name in _V1 if name in old]

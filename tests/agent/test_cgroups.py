@@ -29,30 +29,60 @@ def unified(tmp_path: Path) -> Path:
     return tmp_path / "v2"
 
 
-OLD = [("/c/memory", "cgroup", "rw,memory"), ("/c/pids", "cgroup", "rw,pids"), ("/c/devices", "cgroup", "rw,devices")]
+@pytest.fixture
+def old(tmp_path: Path) -> list[tuple[str, str, str]]:
+    """Mounts of v1."""
+    for name in ("memory", "pids", "devices"):
+        (tmp_path / name).mkdir()
+    return [(str(tmp_path / name), "cgroup", f"rw,{name}") for name in ("memory", "pids", "devices")]
 
 
-def test_v2_is_taken_when_it_limits_memory(unified: Path) -> None:
-    (found,) = find_hierarchies("", mounts((str(unified), "cgroup2", "rw"), *OLD), may_make=True)
+def test_v2_is_taken_when_it_limits_memory(unified: Path, old: list[tuple[str, str, str]]) -> None:
+    (found,) = find_hierarchies("", mounts((str(unified), "cgroup2", "rw"), *old), may_make=True)
     assert found == {"kind": "v2", "root": f"{unified}/gangops", "controllers": "memory pids", "above": str(unified)}
     assert said_of([found]) == "v2 limits memory, pids; other GPUs are closed by bubblewrap or containers alone"
 
 
-def test_v1_is_taken_where_v2_has_no_controllers(unified: Path) -> None:
+def test_v1_is_taken_where_v2_has_no_controllers(unified: Path, old: list[tuple[str, str, str]]) -> None:
     (unified / "cgroup.controllers").write_text("")
-    found = find_hierarchies("", mounts((str(unified), "cgroup2", "rw"), *OLD), may_make=True)
-    assert [hierarchy["root"] for hierarchy in found] == ["/c/memory/gangops", "/c/pids/gangops", "/c/devices/gangops"]
+    found = find_hierarchies("", mounts((str(unified), "cgroup2", "rw"), *old), may_make=True)
+    assert [hierarchy["root"] for hierarchy in found] == [f"{where}/gangops" for where, _, _ in old]
     assert said_of(found) == "v1 limits memory, pids; other GPUs are closed"
 
 
-@pytest.mark.parametrize(
-    ("asked", "rows", "may_make"),
-    [("none", OLD, True), ("", OLD, False), ("", [], True)],
-    ids=["asked for none", "not root", "nothing mounted"],
-)
-def test_else_there_are_process_groups(asked: str, rows: list[tuple[str, str, str]], may_make: bool) -> None:
-    assert find_hierarchies(asked, mounts(*rows), may_make=may_make) == []
+def test_else_there_are_process_groups(old: list[tuple[str, str, str]]) -> None:
+    for asked, rows, may_make in (("none", old, True), ("", old, False), ("", [], True)):
+        assert find_hierarchies(asked, mounts(*rows), may_make=may_make) == []
     assert said_of([]) == "none: process groups are used, and nothing is limited"
+
+
+def test_what_cannot_be_written_is_not_counted_on(old: list[tuple[str, str, str]], tmp_path: Path) -> None:
+    Path(old[1][0]).rmdir()
+    assert [hierarchy["kind"] for hierarchy in find_hierarchies("", mounts(*old), may_make=True)] == [
+        "memory",
+        "devices",
+    ]
+
+
+def test_controllers_are_passed_on_down_to_a_rank_of_v2(unified: Path) -> None:
+    """Files stand for the kernel's: each folder has those that cgroups of v2 have."""
+    found = find_hierarchies("", mounts((str(unified), "cgroup2", "rw")), may_make=True)
+    folder = unified / "gangops"
+    for name in ("", "q", "j", "1", "0"):
+        folder = folder / name
+        folder.mkdir(exist_ok=True)
+        for file in ("cgroup.subtree_control", "cgroup.procs", "memory.max", "pids.max"):
+            (folder / file).touch()
+    (unified / "cgroup.subtree_control").touch()
+    cgroups.join(found, "q/j/1/0", controls_of(7 << 30, []))
+    for above in (unified, unified / "gangops", *(unified / "gangops" / path for path in ("q", "q/j", "q/j/1"))):
+        assert (above / "cgroup.subtree_control").read_text() == "+memory +pids", above
+    assert {file: (folder / file).read_text() for file in ("memory.max", "pids.max", "cgroup.procs")} == {
+        "memory.max": str(7 << 30),
+        "pids.max": "65536",
+        "cgroup.procs": "0",
+    }
+    assert (folder / "cgroup.subtree_control").read_text() == "", "processes and controllers are not in one folder"
 
 
 def test_a_folder_that_was_delegated_is_used_as_it_is(unified: Path) -> None:
