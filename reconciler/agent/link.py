@@ -99,21 +99,33 @@ class Link(threading.Thread):
     # --- one server ----------------------------------------------------------------------------------------------
 
     def _talk(self, server: str) -> None:
-        """Converse until the link fails (raises LinkDown) or the certificate is another one."""
+        """Converse until the link fails. Raises LinkDown, always in the end."""
+        context, lines = self._context(), list[Line]()
+
+        def dial() -> Line:
+            nonlocal context
+            if self._stale.is_set():
+                self._stale.clear()
+                context = self._context()
+            return _dial(server, context, lines)
+
         try:
-            context = tls_context(self.conf.ca, self.conf.cert, self.conf.key)
-        except OSError as err:
-            raise LinkDown(f"certificate or key cannot be used: {err}") from err
-        lines: list[Line] = []
-        try:
-            self._converse(lambda: _dial(server, context, lines))
+            self._converse(dial)
         finally:
             for line in lines:
                 line.close()
 
+    def _context(self) -> ssl.SSLContext:
+        try:
+            return tls_context(self.conf.ca, self.conf.cert, self.conf.key)
+        except OSError as err:
+            raise LinkDown(f"certificate or key cannot be used: {err}") from err
+
     def _converse(self, dial: Callable[[], Line]) -> None:
         line, greeted = dial(), False
         while True:
+            if self._stale.is_set():
+                line, greeted = dial(), False
             sent = self._send(line)
             began = time.monotonic()
             until = began + sent.report.waitSeconds + ANSWER_SECONDS
@@ -122,10 +134,8 @@ class Link(threading.Thread):
                 # Something changed while the report is held: say so over a new line. Nothing is lost with the
                 # answer to the old report, since the new one tells the server what has arrived here.
                 time.sleep(GATHER_SECONDS)
-                if self._stale.is_set():
-                    self._stale.clear()
-                    return
-                line = dial()
+                if not self._stale.is_set():
+                    line = dial()
                 continue
             if not greeted:
                 greeted = True
