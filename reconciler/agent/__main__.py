@@ -67,7 +67,7 @@ def _enroll(path: Path, token: str, at: str) -> int:
 
     conf = read_conf(path)
     enroll(conf, sys.stdin.readline() if token == "-" else token, at)  # noqa: S105 - a sign, no secret
-    days = (lifetime_of(conf.cert)[1] - int(time.time())) // 86400
+    days = -((int(time.time()) - lifetime_of(conf.cert)[1]) // 86400)  # one that has begun counts
     print(f"{conf.cert}  {conf.node}, good for {days} days; the agent renews it by itself")  # noqa: T201 - output
     return int(ExitStatus.OK)
 

@@ -456,7 +456,7 @@ def test_enrolling_as_people_do_it(world: World, tmp_path: Path, capsys: pytest.
     conf = world.conf(tmp_path / "node")
     arguments = ["enroll", "--conf", str(tmp_path / "node/agent.conf"), "--token", world.token(), "--at", world.door]
     assert main(arguments) == 0
-    assert capsys.readouterr().out == f"{conf.cert}  n1, good for 29 days; the agent renews it by itself\n"
+    assert capsys.readouterr().out == f"{conf.cert}  n1, good for 30 days; the agent renews it by itself\n"
     assert main(arguments) == 7, "used"
     assert "TokenUsed" in capsys.readouterr().err
 
