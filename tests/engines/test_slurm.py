@@ -441,9 +441,12 @@ def test_a_job_that_is_in_twice_runs_once(scene: Scene) -> None:
     commands.submit = lambda options, script: (accept(options, script), accept(options, script))[1]  # type: ignore[method-assign]
     scene.start(node001=scene.world.order(script=FOREVER))
     commands.submit = accept  # type: ignore[method-assign]
-    scene.world.sync()
-    until(lambda: len(scene.slurm.jobs()) == 1, "the second one is gone")
-    assert scene.slurm.jobs()[0].state == "RUNNING"
+
+    def one_is_left() -> bool:
+        scene.world.sync()
+        return [job.state for job in scene.slurm.jobs()] == ["RUNNING"]
+
+    until(one_is_left, "the second one is gone")
     assert scene.receipt("node001").state is AttemptState.RUNNING
 
 
