@@ -45,6 +45,8 @@ def reconcile(settings_file: Path, watch: Path | None, *, once: bool, json_log: 
             done = reconciler.round()
         finally:
             engine.stop()
+        if reconciler.teller is not None:
+            reconciler.teller.tell()
         click.echo(f"generation {done.generation.summary.generation} {'committed' if done.committed else 'unchanged'}")
         if done.held is not None:
             raise done.held
@@ -63,8 +65,12 @@ def reconcile(settings_file: Path, watch: Path | None, *, once: bool, json_log: 
     try:
         if status is not None:
             status.start()
+        if reconciler.teller is not None:
+            reconciler.teller.start()
         reconciler.run(stop)
     finally:
+        if reconciler.teller is not None:
+            reconciler.teller.stop()
         if status is not None:
             status.stop()
     return ExitStatus.OK

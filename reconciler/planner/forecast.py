@@ -57,7 +57,8 @@ def forecast(
 ) -> Mapping[JobKey, Forecast]:  # fmt: skip
     """The expected start of waiting jobs, in the order of the pass; a job that is absent is unknown.
 
-    `wanted`: stop once these are known; empty: the first `jobs` in line. Costs one pass an instant.
+    `wanted`: stop once these are known, among them who is stopping and will wait again; empty: the first `jobs` in
+    line. Costs one pass an instant.
     """
     now, chosen = Instant(max(now, allocated.decided_at)), tuple(wanted)
     instants = min(instants, NODES // max(1, len(desired.inventory.nodes)))
@@ -106,11 +107,12 @@ class _Run:
     def watch(self, wanted: Iterable[JobKey], jobs: int) -> None:
         """Whose start is asked for."""
         draft, chosen = self._draft, set(wanted)
+        stops = {key for key in chosen if (record := draft.records.get(key)) is not None and _waits_again(record)}
         if not chosen:
             line = line_of(draft, self._accounts)
             chosen = {record.job for record, _ in islice(iter(line), jobs)}
             chosen |= {record.job for record in draft.records.values() if record.state is JobState.PROMISED}
-        self.awaited = {key for key in chosen if key in draft.records and draft.records[key].state in _WAIT}
+        self.awaited = {key for key in chosen if key in draft.records and draft.records[key].state in _WAIT} | stops
 
     def make_pass(self) -> None:
         """What `decide` would do at this instant; what it starts runs at once."""
@@ -176,7 +178,7 @@ class _Run:
         draft.let_go(record)
         if record.promise is not None:
             draft.records[record.job] = replace(record, state=JobState.PROMISED, placement=None, phase=None)
-        elif record.state is JobState.STOPPING and record.cause not in _OVER:
+        elif _waits_again(record):
             draft.records[record.job] = replace(steps.released(record), state=JobState.PENDING)
         else:
             del draft.records[record.job]
@@ -189,6 +191,10 @@ class _Run:
             at = min(self._starts.get(key, NEVER), reserved if reserved is not None else NEVER)
             found[key] = Forecast(at=Instant(at), reserved=reserved is not None)
         return found
+
+
+def _waits_again(record: JobRecord) -> bool:
+    return record.state is JobState.STOPPING and record.cause not in _OVER
 
 
 _WAIT: Final = (JobState.PENDING, JobState.PROMISED, JobState.HELD)

@@ -27,6 +27,7 @@ from reconciler.ports import Clock, Committed, Engine
 from reconciler.render.story import body, subject
 from reconciler.runtime.authorised import Authority
 from reconciler.runtime.generation import Generation, Inputs, NextGeneration, next_generation, read_generation, trailers
+from reconciler.runtime.notices.teller import Teller
 from reconciler.runtime.proofs import Proofs
 from reconciler.runtime.provenance import provenance_after
 from reconciler.runtime.reading import DesiredReader, ReadDesired
@@ -84,6 +85,8 @@ class Reconciler:
         clock: Clock,
         cluster_id: str,
         report: Callable[[str, Mapping[str, object]], None],
+        teller: Teller | None = None,
+        metrics: LoopMetrics | None = None,
     ) -> None:
         self._mirror = mirror
         self._mark = mark
@@ -95,6 +98,7 @@ class Reconciler:
         self._cluster_id = cluster_id
         self._report = report
         self._decider = Decider()
+        self.teller = teller
         self._current: Generation | None = None
         self._engine_started = False
         self._fetched: Fetched | None = None
@@ -104,7 +108,7 @@ class Reconciler:
         self._maintain_at = Nanoseconds(clock.monotonic() + _MAINTAIN_EVERY)
         self._refusing: dict[NodeName, str] = {}
         self._brought: tuple[tuple[ReadDesired, CommitId], Mapping[JobKey, Provenance]] | None = None
-        self.metrics = LoopMetrics()
+        self.metrics = metrics or LoopMetrics()
         self.condition = Condition(ready=False, reason="Starting", since=clock.now())
         self.last: Round | None = None
 
@@ -159,10 +163,14 @@ class Reconciler:
                 return Round(generation=current, desired=want.read, committed=None, held=want.held)
             # 5. Commit and publish; only a push that won is acted on.
             commit = self._commit(following, current, want.desired.commit)
+            if self.teller is not None:
+                self.teller.expects(following.summary.generation, commit)
             outcome = publish(self._mirror, commit, expected=current.commit)
             self.metrics.pushed(outcome.result.value)
             if outcome.result is PushResult.LOST_RACE:
                 self._report("lost-race", {"generation": following.summary.generation})
+                if self.teller is not None:
+                    self.teller.lost(following.summary.generation, commit)
                 self._fetch_again_at = Nanoseconds(0)
                 time.sleep(random.uniform(0.01, 0.1))  # noqa: S311  jitter between two writers, not a secret
                 continue
@@ -216,6 +224,8 @@ class Reconciler:
         self._mark.write(fetched.state)
         self._current = current
         self._report("continue", {"generation": current.summary.generation, "commit": fetched.state[:12]})
+        if self.teller is not None:
+            self.teller.reached(current.summary.generation, fetched.state)
         if self._engine_started:
             self._apply(current)
         return current
@@ -296,6 +306,8 @@ class Reconciler:
         before = following.inputs.previous.allocation.jobs
         lost = sum(following.allocation.jobs[job].lost_work - before[job].lost_work for job in evicted)
         self.metrics.preempted(len(evicted), GpuSeconds(lost))
+        if self.teller is not None:
+            self.teller.published(following, commit)
         self._report(
             "published",
             {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from reconciler.documents.record import Summary
@@ -20,11 +20,15 @@ from reconciler.runtime.clock import SystemClock
 from reconciler.runtime.generation import first_generation, trailers
 from reconciler.runtime.live import LivePages
 from reconciler.runtime.loop import Reconciler, Round
+from reconciler.runtime.notices.courier import Desk
+from reconciler.runtime.notices.hooks import Command, Hook, Webhook, key_in
+from reconciler.runtime.notices.tail import tail_of
+from reconciler.runtime.notices.teller import Teller
 from reconciler.runtime.reading import DesiredReader
 from reconciler.runtime.seeding import seeded_usage
 from reconciler.runtime.settings import Remote as RemoteSetting
 from reconciler.runtime.settings import Settings
-from reconciler.runtime.status_server import StatusServer, StatusSnapshot
+from reconciler.runtime.status_server import LoopMetrics, StatusServer, StatusSnapshot
 from reconciler.store.credentials import Credentials
 from reconciler.store.mirror import Branches, Mirror, Remote
 from reconciler.store.publish import PublishedMark, publish
@@ -115,8 +119,8 @@ def _host_port(text: str, key: str) -> tuple[str, int]:
 
 
 def reconciler_of(settings: Settings, engine: Engine, report: Report) -> Reconciler:
-    """A reconciler over the settings' branches and an engine."""
-    mirror = mirror_of(settings)
+    """A reconciler over the settings' branches and an engine, with a teller where somebody is to be told."""
+    mirror, metrics = mirror_of(settings), LoopMetrics()
     return Reconciler(
         mirror=mirror,
         mark=PublishedMark(folder=settings.folder),
@@ -126,7 +130,29 @@ def reconciler_of(settings: Settings, engine: Engine, report: Report) -> Reconci
         clock=SystemClock(),
         cluster_id=settings.cluster_id,
         report=report,
+        teller=teller_of(settings, mirror, report, metrics),
+        metrics=metrics,
     )
+
+
+def teller_of(settings: Settings, mirror: Mirror, report: Report, metrics: LoopMetrics) -> Teller | None:
+    """Who tells people of decisions; None where nobody is to be told. Raises UsageError (SecretMissing)."""
+    hooks = list(_hooks(settings))
+    if not hooks:
+        return None
+    desk = Desk(git=mirror.git, clock=SystemClock(), report=report, count=metrics.notified)
+    return Teller(settings.folder / "notices", hooks, DesiredReader(mirror.git), desk)
+
+
+def _hooks(settings: Settings) -> Iterator[Hook]:
+    tail = tail_of(settings.logs)
+    if (webhook := settings.webhook) is not None:
+        key_in(webhook.secret)  # a typing error is found at the start, not at the first failure of the night
+        yield Webhook(
+            url=webhook.url, secret=webhook.secret, now=SystemClock().now, events=webhook.events, tail=tail
+        )  # fmt: skip
+    if (command := settings.command) is not None:
+        yield Command(run=command.run, events=command.events, tail=tail)
 
 
 def status_server(settings: Settings, reconciler: Reconciler, engine: Engine) -> StatusServer:

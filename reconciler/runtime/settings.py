@@ -7,15 +7,20 @@ of the file. Rules of scheduling are not here; they are in the cluster's own `cl
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from reconciler.errors import UsageError
+from reconciler.runtime.forge.comment import OWN
+from reconciler.runtime.notices.events import NoticeKind
 
 _TEXT: Final = "text in quotes"
+_EVENTS: Final = f"a list of {', '.join(NoticeKind)}"
 _KEYS: Final[Mapping[str, str]] = {
     "clusterId": _TEXT,
     "folder": _TEXT,
@@ -32,8 +37,21 @@ _KEYS: Final[Mapping[str, str]] = {
     "agents.enroll": _TEXT,
     "agents.serverNames": "a list of names",
     "status.listen": _TEXT,
+    "webhook.url": _TEXT,
+    "webhook.secret": _TEXT,
+    "webhook.events": _EVENTS,
+    "command.run": "a list of words",
+    "command.events": _EVENTS,
+    "forge.repository": _TEXT,
+    "forge.token": _TEXT,
+    "forge.url": _TEXT,
+    "forge.login": _TEXT,
+    "logs.dir": _TEXT,
 }
 _REQUIRED: Final = ("clusterId", "desired.url", "signing.key")
+_REPOSITORY: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}")
+_TOGETHER: Final = (("webhook.url", "webhook.secret"), ("forge.repository", "forge.token"))
+"""Neither without the other: what is sent is signed, and who writes says who it is."""
 _SHORTEST: Final = """\
     clusterId = "my-cluster"
     [desired]
@@ -57,11 +75,38 @@ class Remote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """`folder` holds our own bare clone, the parse cache and the id of the last published commit.
+class WebhookSetting:
+    """Where notices are posted, and the file of the secret they are signed with. `events` None: all."""
 
-    `listen`, `enroll` ("" for no enrolment) and `status` are `host:port`; `ca` is the folder of the node CA, `server_names` what its certificate
-    for this server must be valid for.
+    url: str
+    secret: Path
+    events: frozenset[NoticeKind] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandSetting:
+    """The program that is run for each notice. `events` None: all."""
+
+    run: tuple[str, ...]
+    events: frozenset[NoticeKind] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgeSetting:
+    """The repository whose pull requests are told what became of them. `login` is who writes the previews there."""
+
+    repository: str
+    token: Path
+    url: str
+    login: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """`folder` holds our own bare clone, the parse cache, the id of the last published commit and the outboxes.
+
+    `listen`, `enroll` ("" for no enrolment) and `status` are `host:port`; `ca` is the folder of the node CA,
+    `server_names` what its certificate for this server must be valid for. `logs` is the shared log folder as it is mounted here.
     """
 
     cluster_id: str
@@ -75,6 +120,10 @@ class Settings:
     server_names: tuple[str, ...]
     status: str
     enroll: str = ""
+    webhook: WebhookSetting | None = None
+    command: CommandSetting | None = None
+    forge: ForgeSetting | None = None
+    logs: Path | None = None
 
 
 def read_settings(path: Path) -> Settings:
@@ -116,8 +165,26 @@ def _problems(said: Mapping[str, object]) -> Iterator[str]:
         elif _KEYS[key] != _TEXT:
             if not isinstance(value, list) or not value or not all(isinstance(name, str) and name for name in value):
                 yield f"`{key}` is not {_KEYS[key]}"
+            elif _KEYS[key] == _EVENTS and not set(value) <= set(NoticeKind):
+                yield f"`{key}` is not {_EVENTS}"
         elif not isinstance(value, str) or not value:
             yield f"`{key}` is not {_TEXT}"
+    for pair in _TOGETHER:
+        yield from (f"`{key}` is missing" for key in pair if key not in said and set(pair) & said.keys())
+    if "command.events" in said and "command.run" not in said:
+        yield "`command.run` is missing"
+    if isinstance(name := said.get("forge.repository"), str) and name and not _REPOSITORY.fullmatch(name):
+        yield "`forge.repository` is not owner/name"
+    for key in ("webhook.url", "forge.url"):
+        if isinstance(url := said.get(key), str) and url and not _is_safe(url):
+            yield f"`{key}` does not begin with https://"
+
+
+def _is_safe(url: str) -> bool:
+    """Encrypted, or to this machine."""
+    parts = urlsplit(url)
+    local = parts.scheme == "http" and parts.hostname in {"127.0.0.1", "localhost", "::1"}
+    return bool(parts.hostname) and (parts.scheme == "https" or local)
 
 
 def _settings(said: Mapping[str, object], base: Path) -> Settings:
@@ -127,7 +194,13 @@ def _settings(said: Mapping[str, object], base: Path) -> Settings:
     def path(key: str) -> Path | None:
         return base / text(key) if key in said else None
 
-    names = said.get("agents.serverNames", ["localhost"])
+    def words(key: str) -> tuple[str, ...]:
+        found = said.get(key)
+        return tuple(map(str, found)) if isinstance(found, list) else ()
+
+    def events(section: str) -> frozenset[NoticeKind] | None:
+        return frozenset(map(NoticeKind, words(f"{section}.events"))) or None
+
     return Settings(
         cluster_id=text("clusterId"),
         desired=Remote(
@@ -144,9 +217,22 @@ def _settings(said: Mapping[str, object], base: Path) -> Settings:
         identity=text("signing.identity", "gangops <gangops@localhost>"),
         listen=text("agents.listen"),
         ca=path("agents.ca"),
-        server_names=tuple(names) if isinstance(names, list) else (),
+        server_names=words("agents.serverNames") or ("localhost",),
         status=text("status.listen"),
         enroll=text("agents.enroll"),
+        webhook=WebhookSetting(url=text("webhook.url"), secret=base / text("webhook.secret"), events=events("webhook"))
+        if "webhook.url" in said
+        else None,
+        command=CommandSetting(run=words("command.run"), events=events("command")) if "command.run" in said else None,
+        forge=ForgeSetting(
+            repository=text("forge.repository"),
+            token=base / text("forge.token"),
+            url=text("forge.url", "https://api.github.com"),
+            login=text("forge.login", OWN),
+        )
+        if "forge.repository" in said
+        else None,
+        logs=path("logs.dir"),
     )
 
 
@@ -164,6 +250,10 @@ def settings_text(settings: Settings) -> str:
             "serverNames": list(settings.server_names),
         },
         "status": {"listen": settings.status},
+        "webhook": _told(settings.webhook),
+        "command": _told(settings.command),
+        "forge": _told(settings.forge),
+        "logs": {"dir": settings.logs},
     }
     lines = ["# Local settings of one reconciler. Never commit this file."]
     for name, keys in sections.items():
@@ -172,6 +262,16 @@ def settings_text(settings: Settings) -> str:
         if told:
             lines += ["", f"[{name}]", *told] if name else told
     return "\n".join(lines) + "\n"
+
+
+def _told(section: WebhookSetting | CommandSetting | ForgeSetting | None) -> dict[str, object]:
+    if section is None:
+        return {}
+    values = {field.name: getattr(section, field.name) for field in fields(section)}
+    return {
+        name: sorted(v) if isinstance(v, frozenset) else list(v) if isinstance(v, tuple) else v
+        for name, v in values.items()
+    }
 
 
 def _remote(remote: Remote) -> dict[str, object]:

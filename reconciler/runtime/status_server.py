@@ -68,6 +68,9 @@ class LoopMetrics:
         self._lost = Counter(
             "gangops_lost_gpu_seconds", "GPU-seconds since the last checkpoint, lost", registry=self.registry
         )
+        self._notices = Counter(
+            "gangops_notifications", "Notices by hook and what came of them", ["hook", "result"], registry=self.registry
+        )
 
     def round_ended(self, result: str, duration: Nanoseconds) -> None:
         """One round of the loop; `result` is a small closed set of words."""
@@ -82,6 +85,10 @@ class LoopMetrics:
         """Gangs evicted by a committed decision, and the work they lost."""
         self._preemptions.inc(gangs)
         self._lost.inc(lost)
+
+    def notified(self, hook: str, result: str) -> None:
+        """One notice: told, late (to be tried again), refused, dropped or failed."""
+        self._notices.labels(hook, result).inc()
 
 
 class _SnapshotCollector(Collector):

@@ -6,7 +6,7 @@ Desired commits are made with fast-import, as a merge on a forge would make them
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,8 +15,13 @@ from reconciler.model.allocation import Allocation, JobRecord
 from reconciler.model.units import SECOND, JobKey
 from reconciler.runtime.generation import Generation, first_generation, read_generation, trailers
 from reconciler.runtime.loop import Reconciler, Round
+from reconciler.runtime.notices.courier import Desk as NoticeDesk
+from reconciler.runtime.notices.courier import Patience
+from reconciler.runtime.notices.hooks import Hook
+from reconciler.runtime.notices.teller import Teller
 from reconciler.runtime.reading import DesiredReader
 from reconciler.runtime.replay import Replayed, replay
+from reconciler.runtime.status_server import LoopMetrics
 from reconciler.store.history import CommitMeta, first_parent_log
 from reconciler.store.mirror import Branches, Mirror, Remote
 from reconciler.store.publish import PublishedMark, publish
@@ -174,11 +179,17 @@ class Lab:
         mirror.open()
         return mirror
 
-    def desk(self, name: str = "one", cluster: FakeCluster | None = None) -> Desk:
-        """A reconciler with a clone and an engine of its own."""
+    def desk(self, name: str = "one", cluster: FakeCluster | None = None, hooks: Sequence[Hook] = ()) -> Desk:
+        """A reconciler with a clone and an engine of its own; `hooks` are told when the test says so."""
         mirror = self.mirror(name)
         engine = FakeEngine(self.clock, cluster)
         told: list[tuple[str, Mapping[str, object]]] = []
+        metrics = LoopMetrics()
+        around = NoticeDesk(
+            git=mirror.git, clock=self.clock, report=lambda event, fields: told.append((event, fields)),
+            count=metrics.notified, patience=Patience(tries=2, first=0.001, longest=0.001, later=0.01),
+        )  # fmt: skip
+        teller = Teller(self.folder / name / "notices", hooks, DesiredReader(mirror.git), around) if hooks else None
         reconciler = Reconciler(
             mirror=mirror,
             mark=PublishedMark(folder=self.folder / name),
@@ -188,6 +199,8 @@ class Lab:
             clock=self.clock,
             cluster_id=CLUSTER,
             report=lambda event, fields: told.append((event, fields)),
+            teller=teller,
+            metrics=metrics,
         )
         return Desk(self, reconciler, engine, mirror, told)
 

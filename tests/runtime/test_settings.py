@@ -8,7 +8,16 @@ import pytest
 
 from reconciler.agent.conf import read_conf
 from reconciler.errors import UsageError
-from reconciler.runtime.settings import Remote, Settings, read_settings, settings_text
+from reconciler.runtime.notices.events import NoticeKind
+from reconciler.runtime.settings import (
+    CommandSetting,
+    ForgeSetting,
+    Remote,
+    Settings,
+    WebhookSetting,
+    read_settings,
+    settings_text,
+)
 
 SHORTEST = """\
 clusterId = "h100-east"
@@ -53,6 +62,14 @@ def test_everything_said_reads_back(tmp_path: Path) -> None:
         ca=tmp_path / "ca",
         server_names=("localhost", "recon.example"),
         status="127.0.0.1:9090",
+        webhook=WebhookSetting(
+            url="https://hooks.example/x?y=1", secret=tmp_path / "hook", events=frozenset({NoticeKind.FAILED})
+        ),
+        command=CommandSetting(run=("/usr/bin/notify", "--to", "ops"), events=None),
+        forge=ForgeSetting(
+            repository="acme/cluster", token=tmp_path / "forge", url="https://ghe.example/api/v3", login="bot"
+        ),
+        logs=tmp_path / "logs",
     )
     assert read(tmp_path, settings_text(full)) == full
 
@@ -84,6 +101,16 @@ def test_paths_are_beside_the_file_wherever_it_is_read_from(tmp_path: Path, monk
         (SHORTEST + "[agents]\nserverNames = [1]\n", "agents.serverNames"),
         (SHORTEST + "[status]\nlisten = 1\n", "status.listen"),
         (SHORTEST + "[state]\nbranch = 1\n", "state.branch"),
+        (SHORTEST + '[webhook]\nurl = "https://x"\n', "webhook.secret"),
+        (SHORTEST + '[webhook]\nsecret = "x"\n', "webhook.url"),
+        (SHORTEST + '[webhook]\nurl = "http://x"\nsecret = "x"\n', "webhook.url"),
+        (SHORTEST + '[webhook]\nurl = "file:///etc/passwd"\nsecret = "x"\n', "webhook.url"),
+        (SHORTEST + '[command]\nevents = ["Failed"]\n', "command.run"),
+        (SHORTEST + '[command]\nrun = ["x"]\nevents = ["failed"]\n', "command.events"),
+        (SHORTEST + '[command]\nrun = "mail ops"\n', "command.run"),
+        (SHORTEST + '[forge]\nrepository = "a/b"\n', "forge.token"),
+        (SHORTEST + '[forge]\nrepository = "a/b"\ntoken = "t"\nurl = "http://x"\n', "forge.url"),
+        (SHORTEST + '[forge]\nrepository = "a"\ntoken = "t"\n', "forge.repository"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, text: str, key: str) -> None:
