@@ -34,6 +34,8 @@ settings_option = click.option(
 @click.option("--json-log", is_flag=True, help="Events as JSON lines.")
 def reconcile(settings_file: Path, watch: Path | None, *, once: bool, json_log: bool) -> int:
     """Run the loop: fetch, observe, decide, commit, and only then apply."""
+    from reconciler.runtime.clock import SystemClock
+    from reconciler.runtime.paces import Paces
     from reconciler.runtime.service import engine_of, reconciler_of, status_server
 
     settings = read_settings(settings_file)
@@ -61,10 +63,15 @@ def reconcile(settings_file: Path, watch: Path | None, *, once: bool, json_log: 
     signal.signal(signal.SIGINT, end)
     if watch is not None:
         threading.Thread(target=_watch, args=(watch, reconciler.wake, stop), daemon=True).start()
-    status = status_server(settings, reconciler, engine) if settings.status else None
+    paces = Paces(settings.folder / "paces.json")
+    noting = threading.Thread(
+        target=paces.watch, args=(engine.live, SystemClock(), stop), name="gangops-paces", daemon=True
+    )
+    status = status_server(settings, reconciler, engine, paces) if settings.status else None
     try:
         if status is not None:
             status.start()
+            noting.start()
         if reconciler.teller is not None:
             reconciler.teller.start()
         reconciler.run(stop)

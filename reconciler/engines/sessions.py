@@ -167,10 +167,11 @@ class Sessions:
         newest: dict[JobKey, int] = {}
         for job, attempt, _, _ in reports:
             newest[job] = max(attempt, newest.get(job, 0))
-        return {
-            job: _live_attempt(job, attempt, {node: beat for j, a, node, beat in reports if (j, a) == (job, attempt)})
-            for job, attempt in sorted(newest.items())
-        }
+        found: dict[JobKey, dict[NodeName, Beat]] = {job: {} for job in sorted(newest)}
+        for job, attempt, node, beat in reports:
+            if newest[job] == attempt:
+                found[job][node] = beat
+        return {job: _live_attempt(job, newest[job], beats) for job, beats in found.items()}
 
     def refusals(self) -> dict[NodeName, tuple[Refusal, ...]]:
         """The orders each node last said it does not accept, until it accepts another one."""

@@ -24,6 +24,7 @@ from reconciler.runtime.notices.courier import Desk
 from reconciler.runtime.notices.hooks import Command, Hook, Webhook, key_in
 from reconciler.runtime.notices.tail import tail_of
 from reconciler.runtime.notices.teller import Teller
+from reconciler.runtime.paces import Paces
 from reconciler.runtime.reading import DesiredReader
 from reconciler.runtime.seeding import seeded_usage
 from reconciler.runtime.settings import Remote as RemoteSetting
@@ -155,16 +156,18 @@ def _hooks(settings: Settings) -> Iterator[Hook]:
         yield Command(run=command.run, events=command.events, tail=tail)
 
 
-def status_server(settings: Settings, reconciler: Reconciler, engine: Engine) -> StatusServer:
+def status_server(settings: Settings, reconciler: Reconciler, engine: Engine, paces: Paces) -> StatusServer:
     """`/healthz`, `/metrics`, `/live` and the pages of a reconciler, not started yet. Raises UsageError."""
     host, port = _host_port(settings.status, "status.listen")
     pages = LivePages(
         settings.folder / "clone.git", lambda: str(reconciler.last.generation.commit) if reconciler.last else ""
     )
-    return StatusServer(lambda: snapshot(reconciler, engine), reconciler.metrics, host=host, port=port, pages=pages)
+    return StatusServer(
+        lambda: snapshot(reconciler, engine, paces), reconciler.metrics, host=host, port=port, pages=pages
+    )
 
 
-def snapshot(reconciler: Reconciler, engine: Engine) -> StatusSnapshot:
+def snapshot(reconciler: Reconciler, engine: Engine, paces: Paces) -> StatusSnapshot:
     """What the status page says now: the last round's numbers and what agents report."""
     condition, last = reconciler.condition, reconciler.last
     allocation = last.generation.allocation if last else None
@@ -175,6 +178,7 @@ def snapshot(reconciler: Reconciler, engine: Engine) -> StatusSnapshot:
         agents[seen.condition.value] = agents.get(seen.condition.value, 0) + 1
         refusing.update([seen.refused.partition(":")[0]] if seen.refused else [])
     live = engine.live()
+    paces.note(live, SystemClock().now())
     mfu = {job: at.progress.get("mfu") for job, at in live.items()}
     return StatusSnapshot(
         ready=condition.ready,
@@ -192,6 +196,7 @@ def snapshot(reconciler: Reconciler, engine: Engine) -> StatusSnapshot:
         refusing=refusing,
         mfu={job: float(value) for job, value in mfu.items() if isinstance(value, int | float)},
         live=live,
+        paces=paces.of(),
     )
 
 

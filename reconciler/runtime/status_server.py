@@ -22,7 +22,9 @@ from reconciler.engines.serving import ServingThread
 from reconciler.errors import UsageError
 from reconciler.model.units import SECOND, GpuSeconds, Instant, JobKey, Nanoseconds
 from reconciler.ports import LiveAttempt
+from reconciler.render.life import Pace
 from reconciler.runtime.live import LivePages
+from reconciler.runtime.paces import pace_tree
 
 _PPM: Final = 1_000_000
 
@@ -33,7 +35,8 @@ class StatusSnapshot:
     `message` and `remedy` say more to that person.
 
     `since` is when the present reason began. `gpus` and `agents` count by state and condition, `rejected` counts
-    calls of agents by code since the start, `refusing` nodes that accept no orders by code, `mfu` is each running job's last reported share of peak FLOP/s.
+    calls of agents by code since the start, `refusing` nodes that accept no orders by code, `mfu` is each running
+    job's last reported share of peak FLOP/s, `paces` what the attempts of jobs last reported of their pace.
     """
 
     ready: bool
@@ -52,6 +55,7 @@ class StatusSnapshot:
     refusing: Mapping[str, int] = field(default_factory=dict)
     mfu: Mapping[JobKey, float] = field(default_factory=dict)
     live: Mapping[JobKey, LiveAttempt] = field(default_factory=dict)
+    paces: Mapping[JobKey, tuple[Pace, ...]] = field(default_factory=dict)
 
 
 class LoopMetrics:
@@ -151,15 +155,18 @@ def status_app(
         return web.json_response(answer, status=200 if now.ready and not now.stalled else 503)
 
     async def show_live(_: web.Request) -> web.Response:
-        jobs = {
-            job: {
+        now = snapshot()
+        jobs: dict[str, dict[str, object]] = {
+            job: {"paces": list(map(pace_tree, paces))} for job, paces in now.paces.items()
+        }
+        for job, at in now.live.items():
+            jobs[job] = {
                 "attempt": at.attempt,
                 "progress": dict(at.progress),
                 "ranks": {n: list(r) for n, r in at.ranks.items()},
+                **jobs.get(job, {}),
             }
-            for job, at in sorted(snapshot().live.items())
-        }
-        return web.json_response({"formatVersion": "1.0", "jobs": jobs})
+        return web.json_response({"formatVersion": "1.0", "jobs": dict(sorted(jobs.items()))})
 
     application = web.Application()
     application.router.add_get("/healthz", show_health)
