@@ -53,6 +53,11 @@ def nodes(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[Compl
     return []
 
 
+def jobs_and_nodes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Both, for verbs that take either."""
+    return [*jobs(ctx, parameter, incomplete), *nodes(ctx, parameter, incomplete)]
+
+
 def queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Declared queues."""
     with contextlib.suppress(GangOpsError, OSError):

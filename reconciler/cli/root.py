@@ -40,11 +40,11 @@ VERBS = {
     "status": ("reconciler.cli.view:status", "The cluster, its queues and jobs, in a page."),
     "top": ("reconciler.cli.top:top", "The cluster on a terminal, live; needs gangops[tui]."),
     "get": ("reconciler.cli.view:get", "List jobs, nodes or queues."),
-    "describe": ("reconciler.cli.view:describe", "Everything known about one job."),
+    "describe": ("reconciler.cli.describe:describe", "Everything known about one job or node."),
     "explain": ("reconciler.cli.view:explain", "Why a job is where it is, and what blocks it."),
     "inspect": ("reconciler.cli.inspect:inspect", "What a captured output says: nvidia-smi, numactl, Slurm and more."),
     "logs": ("reconciler.cli.view:logs", "What a job's ranks printed."),
-    "wait": ("reconciler.cli.view:wait", "Wait until a job runs or is done."),
+    "wait": ("reconciler.cli.watch:wait", "Wait until a job runs or is done."),
     "shadow": ("reconciler.cli.shadow:shadow", "What GangOps would do with a Slurm cluster, only looking."),
     "forge": ("reconciler.cli.forge:forge", "What checks and workflows of a forge call."),
     # the record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import shutil
@@ -12,10 +13,13 @@ from pathlib import Path
 
 import click
 
+from reconciler.documents.canonical import to_yaml
 from reconciler.documents.values import tree_of
-from reconciler.errors import InvalidInput
+from reconciler.errors import InvalidInput, NotFound
+from reconciler.model.allocation import JobRecord
 from reconciler.model.desired import Desired
-from reconciler.model.units import SECOND, Instant
+from reconciler.model.units import SECOND, Instant, JobKey, document_of
+from reconciler.render.arrays import array_head, by_array, task_table
 from reconciler.runtime.clone import Clone, open_clone
 from reconciler.runtime.generation import Generation
 from reconciler.runtime.reading import DesiredReader
@@ -67,10 +71,15 @@ def newest(folder: Path, *, fetch: bool) -> tuple[Clone, Generation, Desired]:
     """The clone, its newest generation, and the desired state that generation answered."""
     clone = opened(folder, fetch=fetch)
     generation = clone.generation()
+    return clone, generation, desired_at(clone, generation)
+
+
+def desired_at(clone: Clone, generation: Generation) -> Desired:
+    """The desired state that a generation answered. Raises InvalidInput."""
     read = DesiredReader(clone.git).recorded(generation.commit, generation.summary.desired_commit, generation.frozen)
     if read.desired is None:  # a generation above 0 was decided on one; at 0 the tree may never have been valid
         raise InvalidInput(read.diagnostics)
-    return clone, generation, read.desired
+    return read.desired
 
 
 def print_json(kind: str, content: Mapping[str, object]) -> None:
@@ -81,3 +90,31 @@ def print_json(kind: str, content: Mapping[str, object]) -> None:
 def values(rows: Mapping[str, object]) -> list[object]:
     """Model values as plain trees, in order."""
     return [tree_of(value) for value in rows.values()]
+
+
+def print_tree(output: str, kind: str, content: dict[str, object]) -> None:
+    """A versioned object as JSON or YAML."""
+    if output == "json":
+        print_json(kind, content)
+    else:
+        click.echo(to_yaml({"formatVersion": FORMAT, "kind": kind, **content}).decode(), nl=False)  # type: ignore[dict-item]  # trees by construction
+
+
+def records_of(generation: Generation, job: str) -> list[JobRecord]:
+    """The record of a job, or those of all tasks of an array. Raises NotFound."""
+    jobs = generation.allocation.jobs
+    if (found := jobs.get(JobKey(job))) is not None:
+        return [found]
+    tasks = [record for key, record in jobs.items() if document_of(key) == job]
+    if tasks:
+        return by_array({record.job: record for record in tasks})[JobKey(job)]
+    keys = sorted({*map(document_of, jobs), *jobs})
+    near = [key for key in keys if key.endswith(f"/{job}")] or difflib.get_close_matches(job, keys, n=1)
+    remedy = f"did you mean {near[0]}?" if near else "jobs are named queue/name; `gangops get jobs` lists them"
+    raise NotFound(f"generation {generation.summary.generation} has no job {job}", code="UnknownJob", remedy=remedy)
+
+
+def array_page(records: list[JobRecord], desired: Desired) -> str:
+    """An array: how many tasks, what has become of them, and a line for each that is not like another."""
+    array = document_of(records[0].job)
+    return f"{array_head(array, records, desired)}\n\n{task_table(records, desired, now(), width())}"

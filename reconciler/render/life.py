@@ -81,7 +81,7 @@ def attempts_table(
                 span(one.placement.comm_time) if one.placement.comm_time else "-",
                 span(round(pace.step_seconds * _SECOND)) if pace.step_seconds is not None else "-",
                 f"{pace.mfu * 100:.1f}%" if pace.mfu is not None else "-",
-                gpu_hours(one.lost) if one.lost else "-",
+                _price(one.lost),
                 _how(one),
             ]
         )
@@ -94,6 +94,10 @@ def attempts_table(
 
 _SPARE = frozenset({"T_COMM", "STEP", "MFU", "LOST"})
 """Columns that are left out where no attempt has anything in them."""
+
+
+def _price(lost: GpuSeconds) -> str:
+    return gpu_hours(lost) if lost >= 360 else f"{lost} GPU-s" if lost else "-"
 
 
 def _how(one: Attempt) -> str:

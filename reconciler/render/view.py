@@ -10,7 +10,7 @@ from reconciler.model.desired import Desired
 from reconciler.model.inventory import Node
 from reconciler.model.job import Job
 from reconciler.model.lifecycle import JobState
-from reconciler.model.observed import NodeCondition, NodeObservation, Observed
+from reconciler.model.observed import JobObservation, NodeCondition, NodeObservation, Observed, Proof, Provenance
 from reconciler.model.reasons import sentence
 from reconciler.model.units import Instant, JobKey, NodeName, QueueName
 from reconciler.render.arrays import STATES, by_array, counted, leading
@@ -200,7 +200,10 @@ def _sign(node: Node, seen: NodeObservation | None, index: int) -> str:
     return "d" if node.cordoned else "f" if report.foreign else "0"
 
 
-def job_page(record: JobRecord, job: Job | None, desired: Desired, now: Instant, live: Sequence[str]) -> str:
+def job_page(
+    record: JobRecord, job: Job | None, desired: Desired, now: Instant, live: Sequence[str] = (),
+    progress: JobObservation | None = None, brought: Provenance | None = None,
+) -> str:  # fmt: skip
     """Everything known about one job, a label a line: what it is, where it is, what it asked for, what it cost."""
     phase = f", phase {record.phase}" if record.phase else ""
     rows = [
@@ -213,6 +216,8 @@ def job_page(record: JobRecord, job: Job | None, desired: Desired, now: Instant,
         *_where_rows(record, desired),
         *_ask_rows(record, job, now),
         *_cost_rows(record),
+        *_checkpoint_rows(job, progress, now),
+        *_brought_rows(brought),
         *[("live", one_line(text)) for text in live],
     ]
     return "\n".join(f"{label:<12}  {text}" for label, text in rows)
@@ -258,6 +263,22 @@ def _cost_rows(record: JobRecord) -> list[tuple[str, str]]:
     if record.lost_work:
         rows.append(("price paid", gpu_hours(record.lost_work)))
     return rows
+
+
+def _checkpoint_rows(job: Job | None, progress: JobObservation | None, now: Instant) -> list[tuple[str, str]]:
+    if progress is not None and progress.checkpoint is not None:
+        ago = span(now - progress.checkpoint)
+        return [("checkpoint", f"{when(progress.checkpoint)}  ({ago}), by attempt {progress.attempt}")]
+    return [("checkpoint", "none yet")] if job is not None and job.checkpoint is not None else []
+
+
+def _brought_rows(brought: Provenance | None) -> list[tuple[str, str]]:
+    if brought is None:
+        return []
+    who = brought.author.user or brought.author.login or brought.author.email or "unknown"
+    request = f", PR #{brought.pull_request}" if brought.pull_request else ""
+    proof = "not proven" if brought.proven is Proof.NONE else f"proven by {brought.proven}"
+    return [("asked by", f"{one_line(who)}{request}, commit {brought.commit[:7]}, {proof}")]
 
 
 def _comm(placement: Placement) -> str:

@@ -10,9 +10,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from reconciler.documents.record import OBSERVED_JOBS, job_path, read_allocation, read_observed
+from reconciler.documents.record import (
+    OBSERVED_JOBS,
+    SUMMARY,
+    Summary,
+    job_path,
+    read_allocation,
+    read_observed,
+    read_summary,
+)
 from reconciler.model.allocation import JobRecord
-from reconciler.model.lifecycle import JobState
+from reconciler.model.lifecycle import Cause, JobState
 from reconciler.model.observed import JobObservation
 from reconciler.model.reasons import sentence
 from reconciler.model.units import GpuSeconds, Instant, JobKey
@@ -50,19 +58,20 @@ class Life:
 def life_of(git: Git, tip: str, key: JobKey, *, most: int = STEPS) -> Life:
     """A job's life as the record at `tip` tells it. Raises StoreError."""
     commits = list(islice(commits_touching(git, tip, job_path(key)), most + 1))
-    pages = list(_pages(git, list(reversed(commits[:most])), key))
+    summary = read_summary({SUMMARY: objects_named(git, [f"{tip}:{SUMMARY}"])[0] or b""})
+    pages = list(_pages(git, list(reversed(commits[:most])), key, summary))
     return Life(attempts=attempts_in(pages), steps=steps_in(pages), whole=len(commits) <= most)
 
 
-def _pages(git: Git, commits: Sequence[str], key: JobKey) -> Iterable[Page]:
-    """Oldest first; of an array only what changed this one task."""
+def _pages(git: Git, commits: Sequence[str], key: JobKey, summary: Summary) -> Iterable[Page]:
+    """Oldest first; of an array only what changed this one task. Any `summary` will do, for a record has nothing of it."""
     raws = raw_commits(git, commits)
     path, seen = job_path(key), f"{OBSERVED_JOBS}{key}.yaml"
     contents = objects_named(git, [f"{commit}:{name}" for commit in commits for name in (path, seen)])
     before: JobRecord | None = None
     for number, commit in enumerate(commits):
         content, progress = contents[2 * number], contents[2 * number + 1]
-        record = read_allocation({path: content}).jobs.get(key) if content is not None else None
+        record = read_allocation({path: content}, summary).jobs.get(key) if content is not None else None
         if record == before:
             continue
         before, meta = record, parse_commit(commit, raws[commit])
@@ -83,9 +92,9 @@ def attempts_in(pages: Iterable[Page]) -> tuple[Attempt, ...]:
             continue
         open_ = [one for one in found.values() if one.ended is None]
         for one in open_:
-            if record.attempt != one.number or not record.state.holds_gpus:
+            if record.attempt != one.number or not _works(record):
                 found[one.number] = _ended(one, record, page, GpuSeconds(record.lost_work - at_begin[one.number]))
-        if record.state.holds_gpus and record.attempt and record.placement is not None:
+        if _works(record) and record.attempt and record.placement is not None:
             at_begin.setdefault(record.attempt, paid)
             found[record.attempt] = _held(found.get(record.attempt), record, page, at_begin[record.attempt])
         seen = page.progress
@@ -93,6 +102,11 @@ def attempts_in(pages: Iterable[Page]) -> tuple[Attempt, ...]:
             found[seen.attempt] = replace(found[seen.attempt], checkpoint=seen.checkpoint)
         paid = record.lost_work
     return tuple(found[number] for number in sorted(found))
+
+
+def _works(record: JobRecord) -> bool:
+    """Something of an attempt may be left: a gang that is being repaired keeps GPUs, and nothing runs on them."""
+    return record.state.holds_gpus and record.state is not JobState.REPAIRING
 
 
 def _held(known: Attempt | None, record: JobRecord, page: Page, paid: GpuSeconds) -> Attempt:
@@ -114,10 +128,9 @@ def _held(known: Attempt | None, record: JobRecord, page: Page, paid: GpuSeconds
 def _ended(one: Attempt, record: JobRecord, page: Page, lost: GpuSeconds) -> Attempt:
     """Its end as the last page with it said, unless it ended by itself: then the outcome says it."""
     by_itself = record.outcome is not None and record.attempt == one.number and one.how in _WORKED
-    return replace(
-        one, ended=page.at, lost=max(one.lost, lost),
-        how=str(record.outcome) if by_itself else one.how, why=sentence(record.reason) if by_itself else one.why,
-    )  # fmt: skip
+    how = str(record.outcome) if by_itself else str(Cause.NODE_LOST) if one.how == JobState.LOST else one.how
+    why = sentence(record.reason) if by_itself else one.why
+    return replace(one, ended=page.at, lost=max(one.lost, lost), how=how, why=why)  # fmt: skip
 
 
 _WORKED = frozenset({str(JobState.STARTING), str(JobState.RUNNING)})

@@ -46,7 +46,9 @@ def test_what_says_nothing_of_the_pace_is_none(progress: dict[str, object]) -> N
     assert pace_of(1, progress, NOW) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"nlp/sft": 1}', b'{"nlp/sft": [1, {"attempt": "x"}]}', b"\xff"])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{", b'{"nlp/sft": 1}', b'{"nlp/sft": [1, {"attempt": "x"}]}', b"\xff"]
+)
 def test_a_damaged_file_is_no_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "paces.json").write_bytes(content)
     assert Paces(tmp_path / "paces.json").of() == {}

@@ -1,0 +1,100 @@
+"""Everything known about one node, as people read it: its GPUs and who has them, its NICs, its drift, its receipts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reconciler.model.allocation import JobRecord
+from reconciler.model.inventory import Node
+from reconciler.model.observed import NodeObservation
+from reconciler.model.units import Instant
+from reconciler.render.names import one_line, span, when
+from reconciler.render.table import table
+from reconciler.topology.drift import Drift
+
+_GBPS = 1_000_000_000
+
+
+def node_facts(node: Node, seen: NodeObservation | None, now: Instant) -> list[str]:
+    """What it is and since when it is so, a label a line."""
+    rows = [("profile", f"{node.shape.profile}: {len(node.shape.gpus)} of {node.shape.gpu_type}")]
+    if node.cordoned:
+        rows.append(("cordoned", one_line(node.cordoned)))
+    if seen is None:
+        rows.append(("seen", "never: it has no capacity before its agent has reported"))
+    else:
+        since = f"{when(seen.condition_since)}  ({span(now - seen.condition_since)})"
+        rows += [("condition", f"{seen.condition} since {since}"), ("address", seen.address), ("boot", seen.boot_id)]
+        told = (
+            ("unhealthy", seen.unhealthy),
+            ("driver", seen.driver),
+            ("reports", seen.gpu_type),
+            ("clique", seen.clique),
+        )
+        rows += [(label, one_line(text)) for label, text in told if text]
+    return [f"  {label:<10}{text}" for label, text in rows]
+
+
+def gpu_table(
+    node: Node, seen: NodeObservation | None, records: Sequence[JobRecord], width: int | None
+) -> str:  # fmt: skip
+    """A line a declared GPU: who has it and as which rank, and what is odd about it."""
+    reported = {gpu.index: gpu for gpu in seen.gpus} if seen is not None else {}
+    holder = _holders(node, records)
+    rows = []
+    for slot in node.shape.gpus:
+        gpu = reported.get(slot.index)
+        notes = [] if gpu is not None or seen is None else ["not seen"]
+        if node.failed >> slot.index & 1:
+            notes.append("declared failed")
+        if gpu is not None:
+            used = f"used by {gpu.foreign}" if gpu.foreign else ""
+            notes += filter(None, (gpu.fault, used, f"slowed down: {gpu.throttled}" if gpu.throttled else ""))
+        job, rank = holder.get(slot.index, ("-", "-"))
+        numa, rail = (str(number) if number >= 0 else "-" for number in (slot.numa, slot.rail))
+        rows.append(
+            [str(slot.index), gpu.uuid if gpu is not None else "-", numa, slot.nic or "-", rail, job, rank,
+             one_line("; ".join(notes)) or "-"]
+        )  # fmt: skip
+    header = ["GPU", "UUID", "NUMA", "NIC", "RAIL", "HELD BY", "RANK", "NOTE"]
+    return table(header, rows, width=width, right="GPU NUMA RAIL RANK")
+
+
+def _holders(node: Node, records: Sequence[JobRecord]) -> dict[int, tuple[str, str]]:
+    """Job and rank by GPU index; a spare has no rank."""
+    found: dict[int, tuple[str, str]] = {}
+    for record in records:
+        if record.placement is None or not record.state.holds_gpus:
+            continue
+        for spare in record.spares:
+            if spare.node == node.name:
+                bits = range(spare.mask.bit_length())
+                found.update({i: (str(record.job), "spare") for i in bits if spare.mask >> i & 1})
+        ranks = (place for place in record.placement.ranks if place.node == node.name)
+        found.update({place.gpu: (str(record.job), str(place.rank)) for place in ranks})
+    return found
+
+
+def nic_table(seen: NodeObservation, width: int | None) -> str:
+    """A line a NIC that the node reports."""
+    rows = [
+        [nic.name, "up" if nic.up else "DOWN", f"{nic.speed // _GBPS} Gbps" if nic.speed else "-",
+         str(nic.numa) if nic.numa >= 0 else "-", nic.switch or "-"]
+        for nic in seen.nics
+    ]  # fmt: skip
+    return table(["NIC", "LINK", "SPEED", "NUMA", "SWITCH"], rows, width=width, right="SPEED NUMA")
+
+
+def receipt_table(seen: NodeObservation, now: Instant, width: int | None) -> str:
+    """A line for each attempt the node last spoke of."""
+    rows = [
+        [one.job, str(one.attempt), str(one.state), span(now - one.at), "-" if one.exit_code is None else str(one.exit_code),
+         one_line(one.reason) or "-"]
+        for one in seen.attempts
+    ]  # fmt: skip
+    return table(["JOB", "ATTEMPT", "SAID", "SINCE", "EXIT", "REASON"], rows, width=width, right="ATTEMPT SINCE EXIT")
+
+
+def drift_lines(drifts: Sequence[Drift]) -> list[str]:
+    """What differs from the declaration, and what planning does about it."""
+    return [f"! {one_line(drift.sentence)} ({drift.effect})" for drift in drifts]
