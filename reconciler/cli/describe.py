@@ -105,7 +105,7 @@ def _describe_job(
         print_tree(output, "Job", _job_content(record, generation, life, seen))
         return
     checkpoint = generation.observed.jobs.get(record.job)
-    brought = generation.observed.provenance.get(record.job)
+    brought = generation.observed.provenance.get(document_of(record.job))
     click.echo(job_page(record, desired.jobs.get(record.job), desired, now(), seen.lines, checkpoint, brought))
     if life.attempts:
         click.echo("\nAttempts")
@@ -123,7 +123,7 @@ def _job_content(record: JobRecord, generation: Generation, life: Life, seen: Se
     }
     if (progress := observed.jobs.get(record.job)) is not None:
         content["progress"] = tree_of(progress)
-    if (brought := observed.provenance.get(record.job)) is not None:
+    if (brought := observed.provenance.get(document_of(record.job))) is not None:
         content["provenance"] = tree_of(brought)
     if seen.paces:
         content["paces"] = [pace_tree(pace) for pace in seen.paces.values()]

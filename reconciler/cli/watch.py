@@ -18,11 +18,12 @@ from reconciler.cli import completing
 from reconciler.cli.show import opened, records_of
 from reconciler.documents.layout import path_of
 from reconciler.documents.quantities import parse_duration
+from reconciler.documents.tasklist import print_tasks
 from reconciler.errors import GangOpsError, NotFound, Unreachable, UsageError
 from reconciler.model.allocation import JobRecord
 from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.reasons import sentence
-from reconciler.model.units import SECOND, JobKey, document_of
+from reconciler.model.units import SECOND, JobKey, document_of, index_of
 from reconciler.render.arrays import counted
 from reconciler.render.names import one_line, when
 from reconciler.runtime.clone import Clone
@@ -67,17 +68,20 @@ class Look:
 
 
 def change_lines(before: Jobs, generation: Generation, job: str) -> Iterator[str]:
-    """A line for each job whose record says something new; only this one (and its tasks), when one is named."""
+    """A line for each job whose record says something new; only this one (and its tasks), when one is named.
+
+    Tasks of an array of which the same is to be said share a line.
+    """
     at, number = when(generation.summary.decided_at), f"#{generation.summary.generation}"
-    jobs = generation.allocation.jobs
+    jobs, alike = generation.allocation.jobs, dict[tuple[JobKey, str], list[JobKey]]()
     for key in sorted({*before, *jobs}):
-        if job and job not in (key, document_of(key)):
-            continue
         was, now = before.get(key), jobs.get(key)
-        if now is None:
-            yield f"{at}  {number:<7} {key}  gone: its record was dropped"
-        elif was is None or told_of(was) != told_of(now):
-            yield f"{at}  {number:<7} {key}  {told_of(now)}"
+        told = told_of(now) if now is not None else "gone: its record was dropped"
+        if (not job or job in (key, document_of(key))) and (was is None or now is None or told_of(was) != told):
+            alike.setdefault((document_of(key), told), []).append(key)
+    for (document, told), keys in alike.items():
+        tasks = [index for key in keys if (index := index_of(key)) is not None]
+        yield f"{at}  {number:<7} {f'{document}.{print_tasks(tasks)}' if tasks else document}  {told}"
 
 
 def told_of(record: JobRecord) -> str:

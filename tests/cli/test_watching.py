@@ -160,6 +160,18 @@ def test_of_one_job_only_its_own_changes(lab: Lab, desk: Desk, monkeypatch: pyte
     assert [line.split()[3] for line in done.stdout.splitlines() if " #" in line] == ["nlp/sft"]
 
 
+def test_tasks_of_which_the_same_is_said_share_a_line(lab: Lab, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sweep() -> None:
+        lab.desire({job_file("grid"): job_text("grid", 1, more="  array: {count: 12}\n")})
+        desk.settle()
+
+    with between_looks(monkeypatch, sweep, lambda: None):
+        done = gangops(lab, "status", "--watch")
+    grid = [line.split()[3:5] for line in done.stdout.splitlines() if "  nlp/grid." in line]
+    # All twelve fit beside what runs: each step of theirs is one line.
+    assert grid == [["nlp/grid.0-11", word] for word in ("Starting", "Starting", "Running:")]
+
+
 def test_on_a_terminal_the_page_is_drawn_anew(lab: Lab, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from reconciler.documents.tasklist import print_tasks
 from reconciler.model.allocation import Allocation, JobRecord
 from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import Cause, JobState
 from reconciler.model.observed import Observed, Person
 from reconciler.model.reasons import sentence
-from reconciler.model.units import MINUTE, CommitId, Instant, JobKey, Nanoseconds, NodeName
+from reconciler.model.units import MINUTE, CommitId, Instant, JobKey, Nanoseconds, NodeName, document_of, index_of
 from reconciler.planner.forecast import Forecast, forecast
 from reconciler.render.names import gpu_hours, one_line, places, when
 from reconciler.topology.drift import Drift, drift_of
@@ -72,7 +73,7 @@ class Notice:
     """One thing to tell. `job` or `node` is what it is about; `told` is a sentence, `details` its numbers.
 
     `id` is the same whenever and by whomever this notice is derived. `requests` are the pull requests it belongs to:
-    that of the job, and that of the job it gave way to.
+    that of the job, and that of the job it gave way to. `tasks`: `job` is an array, and it is about these of its tasks.
     """
 
     id: str
@@ -86,6 +87,7 @@ class Notice:
     node: NodeName | None = None
     queue: str = ""
     attempt: int = 0
+    tasks: str = ""
     author: Person = field(default_factory=Person)
     requests: tuple[str, ...] = ()
     details: tuple[tuple[str, Detail], ...] = ()
@@ -96,8 +98,26 @@ class Notice:
 
 
 def notices_between(before: Moment, after: Moment) -> tuple[Notice, ...]:
-    """Everything to tell of the decision that led from one generation to the next: jobs by name, then nodes."""
-    return (*_of_jobs(before, after), *_slips(before, after), *_of_nodes(before, after))
+    """Everything to tell of the decision that led from one generation to the next: jobs by name, then nodes.
+
+    What happened to several tasks of an array at once is one notice, with what the first of them has to tell.
+    """
+    return (*_folded([*_of_jobs(before, after), *_slips(before, after)], after), *_of_nodes(before, after))
+
+
+def _folded(notices: list[Notice], after: Moment) -> Iterator[Notice]:
+    groups: dict[tuple[NoticeKind, JobKey | None], list[Notice]] = {}
+    for notice in notices:
+        groups.setdefault((notice.kind, document_of(notice.job) if notice.job is not None else None), []).append(notice)
+    for (kind, array), alike in groups.items():
+        first = alike[0]
+        if len(alike) == 1 or array is None:
+            yield from alike
+            continue
+        tasks = [index for one in alike if one.job is not None and (index := index_of(one.job)) is not None]
+        yield replace(
+            first, id=_id(after, kind, array), job=array, tasks=print_tasks(tasks), told=f"{len(alike)} tasks: {first.told}"
+        )  # fmt: skip
 
 
 # --- jobs ---
@@ -266,10 +286,9 @@ def _about(
     *, also: JobKey | None = None,
 ) -> Notice:  # fmt: skip
     brought = after.observed.provenance
-    of_job = brought.get(record.job)
-    requests = [
-        one.pull_request for key in (record.job, also) if key is not None and (one := brought.get(key)) is not None
-    ]
+    of_job = brought.get(document_of(record.job))
+    both = [brought.get(document_of(key)) for key in (record.job, also) if key is not None]
+    requests = [one.pull_request for one in both if one is not None]
     return _notice(
         kind, after, f"{record.job} {record.attempt}", told, job=record.job, details=details, queue=record.queue,
         attempt=record.attempt, author=of_job.author if of_job is not None else Person(),
@@ -283,9 +302,13 @@ def _notice(
     author: Person | None = None, requests: tuple[str, ...] = (),
 ) -> Notice:  # fmt: skip
     allocation = after.allocation
-    name = f"{allocation.cluster_id}\n{after.commit}\n{kind}\n{subject}"
     return Notice(
-        id=hashlib.sha256(name.encode()).hexdigest()[:32], kind=kind, at=allocation.decided_at,
+        id=_id(after, kind, subject), kind=kind, at=allocation.decided_at,
         cluster=allocation.cluster_id, generation=allocation.generation, commit=after.commit, told=told, job=job,
         node=node, queue=queue, attempt=attempt, author=author or Person(), requests=requests, details=details,
     )  # fmt: skip
+
+
+def _id(after: Moment, kind: NoticeKind, subject: str) -> str:
+    name = f"{after.allocation.cluster_id}\n{after.commit}\n{kind}\n{subject}"
+    return hashlib.sha256(name.encode()).hexdigest()[:32]

@@ -80,6 +80,7 @@ def content_of(notice: Notice, last_lines: tuple[str, ...] = ()) -> dict[str, An
         "node": notice.node,
         "queue": notice.queue,
         "attempt": notice.attempt,
+        "tasks": notice.tasks,
         "author": {key: value for key, value in person.items() if value},
         "pullRequests": list(notice.requests),
         "told": notice.told,

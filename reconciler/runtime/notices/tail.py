@@ -12,7 +12,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from reconciler.model.units import JobKey
+from reconciler.model.units import JobKey, task_key
 from reconciler.runtime.notices.events import Notice, NoticeKind
 from reconciler.runtime.notices.hooks import Tail
 
@@ -28,7 +28,9 @@ def tail_of(folder: Path | None) -> Tail:
         ranks = notice.detail("ranks")
         if folder is None or notice.kind is not NoticeKind.FAILED or notice.job is None or not isinstance(ranks, tuple):
             return ()
-        return last_lines(folder, notice.job, notice.attempt, ranks)
+        first = notice.tasks.partition(",")[0].partition("-")[0]
+        job = task_key(notice.job, int(first)) if first else notice.job
+        return last_lines(folder, job, notice.attempt, ranks)
 
     return tail
 

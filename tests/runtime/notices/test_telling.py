@@ -167,6 +167,18 @@ def test_a_start_that_is_put_off_past_its_date_is_told(lab: Lab, webhook: Webhoo
     assert parsed(slipped[0]["details"]["startBefore"]) == parsed(due)
 
 
+def test_what_happens_to_tasks_at_once_is_told_once(lab: Lab, webhook: Webhook, receiver: Receiver) -> None:
+    lab.begin(**{job_file("sweep"): job_text("sweep", 4, more="  array: {count: 8}\n")})
+    desk = lab.desk(hooks=[webhook])
+    desk.settle()
+    desk.engine.cluster.finish("nlp/sweep.3")
+    desk.settle()
+    told(desk)
+    started, finished = receiver.taken
+    assert (started["job"], started["tasks"], started["told"][:8]) == ("nlp/sweep", "0-7", "8 tasks:")
+    assert (finished["job"], "tasks" in finished) == ("nlp/sweep.3", False)
+
+
 def test_only_what_was_asked_for_is_told(lab: Lab, webhook: Webhook, receiver: Receiver) -> None:
     lab.begin(**jobs("sft"))
     desk = lab.desk(hooks=[replace(webhook, events=frozenset({NoticeKind.FINISHED}))])
