@@ -22,6 +22,7 @@ from reconciler.render.plan.machine import plan_schema
 from reconciler.render.proposal import proposal_schema
 from reconciler.render.statement import statement_schema
 from reconciler.runtime.clone import Clone
+from reconciler.runtime.notices.content import notification_schema
 from reconciler.runtime.policing import policy_problems
 from reconciler.runtime.reading import CLUSTER_PATH, POLICY_PATH
 from reconciler.store.objects import resolve
@@ -164,6 +165,7 @@ def write_schemas(into: Path, *, write: bool) -> tuple[str, ...]:
         **schema_files(),
         "plan.schema.json": plan_schema(),
         "proposal.schema.json": proposal_schema(),
+        "notification.schema.json": notification_schema(),
         **statement_schema(),
     }.items():
         file = into / name

@@ -22,6 +22,7 @@ from reconciler.runtime.live import LivePages
 from reconciler.runtime.loop import Reconciler, Round
 from reconciler.runtime.notices.courier import Desk
 from reconciler.runtime.notices.hooks import Command, Hook, Webhook, key_in
+from reconciler.runtime.notices.pulls import PullRequests
 from reconciler.runtime.notices.tail import tail_of
 from reconciler.runtime.notices.teller import Teller
 from reconciler.runtime.paces import Paces
@@ -154,6 +155,8 @@ def _hooks(settings: Settings) -> Iterator[Hook]:
         )  # fmt: skip
     if (command := settings.command) is not None:
         yield Command(run=command.run, events=command.events, tail=tail)
+    if (forge := settings.forge) is not None:
+        yield PullRequests(url=forge.url, repository=forge.repository, token=forge.token, login=forge.login)
 
 
 def status_server(settings: Settings, reconciler: Reconciler, engine: Engine, paces: Paces) -> StatusServer:

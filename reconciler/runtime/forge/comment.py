@@ -10,9 +10,10 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from reconciler.model.units import Instant
 from reconciler.render.plan import Plan, plan_markdown
 from reconciler.render.plan.markdown import marker
 from reconciler.runtime.forge.api import Api, ForgeRefused
@@ -22,6 +23,7 @@ OWN = "github-actions[bot]"
 """Who a workflow's own token is, on github.com and on a server of one's own."""
 _SHOWN = "<!-- gangops:shown:"
 _VICTIMS = 300
+_ROWS, _LONGEST = 20, 120
 _BRIEF = 20_000
 
 
@@ -35,12 +37,16 @@ class Posted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What a comment has shown: who pays, at what price in GPU-seconds, and what was found wrong."""
+    """What a comment has shown: who pays, at what price in GPU-seconds, and what was found wrong.
+
+    `rows` are the jobs of the change itself: step, place and forecast start.
+    """
 
     victims: frozenset[str] = frozenset()
     lost_gpu_seconds: int = 0
     errors: frozenset[str] = frozenset()
     found: bool = False
+    rows: Mapping[str, tuple[str, str, Instant | None]] = field(default_factory=dict)
 
 
 def comment(api: Api, event: FinishedRun | PullRequest, plan: Plan, *, own: str = OWN) -> Posted:
@@ -76,7 +82,7 @@ def _is_at(pull: Any, event: FinishedRun) -> bool:
 
 def _post(api: Api, repository: str, number: int, plan: Plan, own: str) -> Posted:
     body = comment_body(plan)
-    before = _own_comment(api, repository, number, marker(plan.basis.cluster), own)
+    before = own_comment(api, repository, number, marker(plan.basis.cluster), own)
     if before is not None and before.get("body") == body:
         return Posted(what="unchanged")
     try:
@@ -95,7 +101,7 @@ def _write(api: Api, repository: str, number: int, before: Mapping[str, Any] | N
         api.patch(f"/repos/{repository}/issues/comments/{int(before['id'])}", {"body": body})
 
 
-def _own_comment(api: Api, repository: str, number: int, first_line: str, own: str) -> Mapping[str, Any] | None:
+def own_comment(api: Api, repository: str, number: int, first_line: str, own: str) -> Mapping[str, Any] | None:
     """Our comment: by its first line and by its author; anybody can write the first line."""
     for row in api.pages(f"/repos/{repository}/issues/{number}/comments"):
         author = (row.get("user") or {}).get("login", "")
@@ -110,10 +116,12 @@ def _own_comment(api: Api, repository: str, number: int, first_line: str, own: s
 
 def comment_body(plan: Plan, *, limit: int = 60_000) -> str:
     """The comment, with a record of what it shows."""
+    own = [row for row in plan.rows if row.own and len(row.where) <= _LONGEST]
     record = {
         "victims": sorted(row.job for row in plan.victims[:_VICTIMS]),
         "lostGpuSeconds": plan.lost_gpu_seconds,
         "errors": sorted({f"{found.code} {found.file}" for found in plan.errors[:_VICTIMS]}),
+        "rows": {row.job: [str(row.step), row.where, row.starts] for row in own[:_ROWS]},
     }
     packed = base64.urlsafe_b64encode(json.dumps(record).encode()).decode()
     return plan_markdown(plan, limit=limit, more=f"{_SHOWN}{packed} -->")
@@ -121,7 +129,7 @@ def comment_body(plan: Plan, *, limit: int = 60_000) -> str:
 
 def shown_in(api: Api, repository: str, number: int, cluster: str, *, own: str = OWN) -> Shown:
     """What our comment on a pull request has shown; nothing when there is none. Raises ForgeRefused, Unreachable."""
-    row = _own_comment(api, repository, number, marker(cluster), own)
+    row = own_comment(api, repository, number, marker(cluster), own)
     return shown_by(str(row["body"])) if row is not None else Shown()
 
 
@@ -135,6 +143,12 @@ def shown_by(body: str) -> Shown:
             lost_gpu_seconds=int(record["lostGpuSeconds"]),
             errors=frozenset(map(str, record["errors"])),
             found=True,
+            rows={str(job): _row(row) for job, row in dict(record.get("rows", {})).items()},
         )
     except (ValueError, KeyError, TypeError):
         return Shown()
+
+
+def _row(row: Any) -> tuple[str, str, Instant | None]:
+    step, where, starts = row
+    return str(step), str(where), Instant(int(starts)) if starts is not None else None

@@ -1,4 +1,4 @@
-"""What a notice looks like to a machine, and the two ways out: a signed webhook and a command on this machine.
+"""The two ways out for a notice: a signed webhook and a command on this machine.
 
 Each tries once and says how it ended; when to try again is the courier's. The signature is that of the Standard
 Webhooks scheme (webhook-id, webhook-timestamp, webhook-signature), so that receivers find a library for it.
@@ -25,16 +25,14 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from reconciler import __version__
-from reconciler.documents.quantities import print_instant
 from reconciler.errors import GangOpsError, UsageError
 from reconciler.model.units import SECOND, Instant, Nanoseconds
 from reconciler.render.names import one_line
-from reconciler.runtime.notices.events import Detail, Moment, Notice, NoticeKind
+from reconciler.runtime.notices.content import content_of
+from reconciler.runtime.notices.events import Moment, Notice, NoticeKind
 
-FORMAT = "1.0"
 _WEBHOOK_SECONDS, _COMMAND_SECONDS = 10, 60
 _AGAIN = frozenset({408, 425, 429})
-_INSTANTS = frozenset({"resumesAt", "resumesLikely", "from", "to", "startBefore"})
 _LEAST_SECRET = 16
 
 
@@ -61,39 +59,6 @@ class Hook(Protocol):
 
     def send(self, notice: Notice, moment: Moment) -> None:
         """Try once. Raises: HookUnavailable, HookRefused."""
-
-
-def content_of(notice: Notice, last_lines: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A notice as JSON has it; `formatVersion` first, keys without a value left out."""
-    author = notice.author
-    person = {"user": author.user, "email": author.email, "login": author.login}
-    content = {
-        "formatVersion": FORMAT,
-        "kind": "Notification",
-        "id": notice.id,
-        "event": str(notice.kind),
-        "at": print_instant(notice.at),
-        "cluster": notice.cluster,
-        "generation": notice.generation,
-        "commit": notice.commit,
-        "job": notice.job,
-        "node": notice.node,
-        "queue": notice.queue,
-        "attempt": notice.attempt,
-        "tasks": notice.tasks,
-        "author": {key: value for key, value in person.items() if value},
-        "pullRequests": list(notice.requests),
-        "told": notice.told,
-        "details": {name: _detail(name, value) for name, value in notice.details if value is not None},
-        "lastLines": list(last_lines),
-    }
-    return {key: value for key, value in content.items() if value not in (None, "", 0, {}, [])}
-
-
-def _detail(name: str, value: Detail) -> object:
-    if isinstance(value, tuple):
-        return list(value)
-    return print_instant(Instant(value)) if name in _INSTANTS and isinstance(value, int) else value
 
 
 Tail = Callable[[Notice], tuple[str, ...]]

@@ -13,6 +13,14 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from jsonschema import Draft202012Validator
+
+from reconciler.runtime.notices.content import notification_schema
+
+SCHEMA = json.loads(notification_schema())
+SCHEMA["additionalProperties"] = SCHEMA["properties"]["details"]["additionalProperties"] = False
+VALID = Draft202012Validator(SCHEMA)
+"""Stricter than what is published: no key may go undescribed."""
 SECRET = b"a secret of more than sixteen bytes"
 HANGS = 0
 """In a script: take the request and answer nothing, until the test is over."""
@@ -61,6 +69,7 @@ def served(receiver: Receiver, port: int = 0) -> Iterator[Receiver]:
                 return
             if status == 204:
                 assert is_signed(heads, body)
+                VALID.validate(json.loads(body))
                 receiver.taken.append(json.loads(body))
             self.send_response(status)
             if status in (301, 302, 307, 308):

@@ -512,3 +512,28 @@ def test_no_link_in_the_log_folder_is_followed(tmp_path: Path, step: str) -> Non
     (tmp_path / "logs" / step).rename(moved)
     (tmp_path / "logs" / step).symlink_to(moved)
     assert last_lines(tmp_path / "logs", JobKey("nlp/sft"), 1, ["0"]) == ()
+
+
+# --- from the settings ---
+
+
+def test_the_settings_say_who_is_told(lab: Lab, tmp_path: Path) -> None:
+    from reconciler.runtime.service import teller_of
+    from reconciler.runtime.settings import read_settings
+    from reconciler.runtime.status_server import LoopMetrics
+
+    base = 'clusterId = "lab"\n[desired]\nurl = "/srv/x.git"\n[signing]\nkey = "k"\n'
+    file, mirror, metrics = tmp_path / "reconciler.toml", lab.mirror("one"), LoopMetrics()
+    file.write_text(base)
+    assert teller_of(read_settings(file), mirror, lambda *_: None, metrics) is None
+    file.write_text(
+        base + '[webhook]\nurl = "https://hooks.example/x"\nsecret = "secret"\n[command]\nrun = ["/bin/true"]\n'
+        '[forge]\nrepository = "acme/cluster"\ntoken = "token"\n'
+    )
+    with pytest.raises(UsageError) as caught:
+        teller_of(read_settings(file), mirror, lambda *_: None, metrics)
+    assert caught.value.code == "SecretMissing"
+    (tmp_path / "secret").write_bytes(SECRET)
+    teller = teller_of(read_settings(file), mirror, lambda *_: None, metrics)
+    assert teller is not None
+    assert [courier.hook.name for courier in teller.couriers] == ["webhook", "command", "forge"]
