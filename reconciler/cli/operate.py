@@ -91,7 +91,7 @@ def _watch(folder: Path, wake: Callable[[], None], stop: threading.Event) -> Non
 
 
 def _event(name: str, fields: Mapping[str, object]) -> None:
-    told = "  ".join(f"{key} {value}" for key, value in fields.items() if value not in {"", None})
+    told = "  ".join(f"{key} {value}" for key, value in fields.items() if value not in ("", None))
     click.echo(f"{print_instant(time.time_ns() // 10**9 * 10**9)}  {name:<14} {told}", err=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -236,3 +237,13 @@ def test_the_agent_s_help_names_every_key_of_its_file(arguments: list[str]) -> N
     words = set(re.findall(r"\w+", done.stdout))
     assert keys - words == set()
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_every_value_of_an_event_can_be_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    from reconciler.cli.operate import _event, _json_event
+
+    _event("withheld", {"who": ["ada", "grace"], "remedy": "", "since": None, "lacks": 0})
+    _json_event("notification-late", {"hook": "webhook", "notice": "Failed"})
+    plain, tree = capsys.readouterr().err.splitlines()
+    assert plain.split(None, 1)[1] == "withheld       who ['ada', 'grace']  lacks 0"
+    assert json.loads(tree).items() >= {"event": "notification-late", "notice": "Failed"}.items()

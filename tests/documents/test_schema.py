@@ -20,7 +20,12 @@ from reconciler.model.units import CommitId
 from tests.documents.trees import EXAMPLES, ROOT, files_below, job
 
 REFERENCE = [file for file in files_below(ROOT, "cluster-state", "policies") if is_document(file.path)]
-OF_VERBS = {"plan.schema.json", "proposal.schema.json", "notification.schema.json"}  # what verbs print; see their own tests
+OF_VERBS = {
+    "plan.schema.json",
+    "proposal.schema.json",
+    "notification.schema.json",
+    "decision-predicate.schema.json",
+}  # what verbs print; see their own tests
 NO_EXAMPLES = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the example documents are not beside this checkout")
 
 

@@ -130,7 +130,7 @@ class Courier:
     def _said(self, event: str, err: GangOpsError, notice: Notice | None = None, **more: object) -> None:
         self._desk.count(self.hook.name, event.partition("-")[2])
         about = (
-            {"event": notice.kind, "about": notice.job or notice.node, "id": notice.id} if notice is not None else {}
+            {"notice": notice.kind, "about": notice.job or notice.node, "id": notice.id} if notice is not None else {}
         )
         self._desk.report(event, {"hook": self.hook.name, **about, **more, "why": err.message, "remedy": err.remedy})
 
