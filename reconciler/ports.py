@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from reconciler.model.anomaly import NodeVitals
 from reconciler.model.desired import Desired
 from reconciler.model.observed import Observed
 from reconciler.model.units import CommitId, Instant, JobKey, Nanoseconds, NodeName
@@ -70,6 +71,9 @@ class Engine(Protocol):
 
     def rejected(self) -> Mapping[str, int]:
         """Calls that got an error, counted by code since the start."""
+
+    def vitals(self) -> Mapping[NodeName, NodeVitals]:
+        """What nodes that are not silent last said of themselves for people: no input of a decision."""
 
     def wait(self, timeout: Nanoseconds) -> bool:
         """Block until something new was reported (True) or the time is over (False)."""

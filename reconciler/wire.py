@@ -23,6 +23,8 @@ SYNC_PATH = "/v1/sync"
 AUTHORITY_PATH, ENROLL_PATH, RENEW_PATH = "/v1/authority", "/v1/enroll", "/v1/renew"
 MAX_MESSAGE = 4 * 1024 * 1024
 """Bytes of JSON either side reads before it gives up on a message."""
+MAX_MISBOUND = 64
+"""Rows of a list in a report's vitals that are read; more would say the same again."""
 
 
 class BadMessage(GangOpsError):
@@ -175,6 +177,8 @@ class Report:
     `fileDigest` is the sha256 of the orders file it holds, so that an unchanged one is not sent again.
     `sequence` rises by one a report within a `session` (one life of the agent process). `hardware` is empty when
     unchanged since the session's last report that carried it. `waitSeconds` is how long the answer may be held.
+    `vitals` is for people alone: clock (ns since 1970, at sending), disks [{path, free, size}] in bytes,
+    certificateEnds (s since 1970), misbound [{job, rank, pid, what, ordered, seen}].
     """
 
     node: str
@@ -191,6 +195,7 @@ class Report:
     attempts: list[AttemptStatus] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     waitSeconds: int = 20  # noqa: N815
+    vitals: dict[str, Any] = field(default_factory=dict)
     agentVersion: str = ""  # noqa: N815
     formatVersion: str = FORMAT  # noqa: N815
 

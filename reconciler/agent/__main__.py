@@ -92,6 +92,7 @@ def _run(path: Path, *, only_check: bool) -> int:
     from reconciler.agent.link import Link, state_folder
     from reconciler.agent.runtime import Keeper
     from reconciler.agent.say import Voice
+    from reconciler.agent.vitals import Vitals
 
     say = Voice(conf.node)
     folder = state_folder(conf.state_dir)
@@ -108,10 +109,12 @@ def _run(path: Path, *, only_check: bool) -> int:
         link = Link(conf, say)
         keeper = Keeper(conf, say, events, link.changed)
         link.keeper = keeper
+        link.vitals = Vitals(conf, keeper.bound)
         settle(conf)
         renewal = Renewal(conf, say, link.redial)
         say(f"started (pid {os.getpid()}), generation {keeper.journal.accepted.generation} held")
         say(f"cgroups: {said_of(keeper.launchers.hierarchies)}")
+        link.vitals.start()
         _loop(keeper, link, renewal, heard)
         say("stopped; ranks run on")
     return int(ExitStatus.OK)

@@ -19,6 +19,7 @@ from reconciler.agent.cgroups import Hierarchy, controls_of
 from reconciler.agent.images import Image, image_of
 from reconciler.agent.limits import Account, is_below
 from reconciler.agent.runtimes import RUNTIMES, Bind, Start, Work
+from reconciler.agent.vitals import Bound
 from reconciler.wire import AttemptOrder, RankOrder
 
 _BOOTSTRAP = (
@@ -231,6 +232,18 @@ def binds_of(order: AttemptOrder) -> tuple[Bind, ...]:
         if path and not any(bind.source == bind.target and is_below(path, (bind.target,)) for bind in found):
             found.append(Bind(path, path, read_only))
     return tuple(found)
+
+
+def bound_of(order: AttemptOrder, rank: RankOrder, pid: int) -> Bound:
+    """What a launched process was to be bound to, as `vitals` compares it."""
+    return Bound(
+        job=order.job,
+        rank=rank.rank,
+        pid=pid,
+        cpus=_cpus_of(order, rank),
+        memory_nodes=_memory_nodes_of(order, rank),
+        memory=order.memoryBytes // len(launched_ranks(order)),
+    )
 
 
 def _memory_nodes_of(order: AttemptOrder, rank: RankOrder) -> list[int]:

@@ -23,6 +23,7 @@ from reconciler.agent.conf import Conf
 from reconciler.agent.runtime import Keeper
 from reconciler.agent.say import Voice
 from reconciler.agent.verify import RefusedOrder, verify
+from reconciler.agent.vitals import Vitals
 from reconciler.wire import BadMessage, Proof, Refusal, Report, decode_answer, encode
 
 WAIT_SECONDS = 20
@@ -50,6 +51,7 @@ class Link(threading.Thread):
         self.conf = conf
         self.say = say
         self.keeper: Keeper | None = None
+        self.vitals: Vitals | None = None
         self.refusals: list[Refusal] = []
         self._session = os.urandom(16).hex()
         self._sequence = 0
@@ -180,6 +182,7 @@ class Link(threading.Thread):
             refusals=list(self.refusals),
             # Several answers within one lease, which runs from the sending: a single slow one must not end it.
             waitSeconds=min(WAIT_SECONDS, lease // 4) if lease else WAIT_SECONDS,
+            vitals={**(self.vitals.last if self.vitals else {}), "clock": time.time_ns()},
             agentVersion=__version__,
         )
 

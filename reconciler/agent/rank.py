@@ -127,13 +127,18 @@ def _bind(cpus: list[int]) -> None:
 
 def _bind_memory(nodes: list[int], needed: int) -> None:
     """Memory from these NUMA nodes alone, unless they have less than the rank may use: then it would be killed for it."""
-    sizes = {node: _memory_of(node) for node in nodes if 0 <= node < _MOST_NODES}
-    mask = sum(1 << node for node, size in sizes.items() if size)
+    mask = sum(1 << node for node in bindable(nodes, needed))
     number = _SET_MEMPOLICY.get(platform.machine())
-    if mask and number and needed <= sum(sizes.values()):
+    if mask and number:
         words = [mask >> 64 * i & (1 << 64) - 1 for i in range(_MOST_NODES // 64)]
         # A kernel without NUMA answers that it has no such call.
         _libc.syscall(number, _MPOL_BIND, (ctypes.c_uint64 * len(words))(*words), ctypes.c_ulong(_MOST_NODES + 1))
+
+
+def bindable(nodes: Sequence[int], needed: int) -> list[int]:
+    """Those of the NUMA nodes that memory can be bound to; none when together they have less than is needed."""
+    sizes = {node: _memory_of(node) for node in nodes if 0 <= node < _MOST_NODES}
+    return [node for node, size in sizes.items() if size] if needed <= sum(sizes.values()) else []
 
 
 def _memory_of(node: int) -> int:

@@ -21,13 +21,14 @@ from reconciler.agent.attempts import Action, Do, Seen, Stage, State, Wanted, ju
 from reconciler.agent.conf import Conf
 from reconciler.agent.folder import AttemptFolder, Facts, Shims, sweep
 from reconciler.agent.journal import Journal, JournalFull, Key, Record
-from reconciler.agent.launch import launched_ranks
+from reconciler.agent.launch import bound_of, launched_ranks
 from reconciler.agent.launching import Launchers
 from reconciler.agent.limits import NotAllowed, account_of
 from reconciler.agent.prepare import prepare
 from reconciler.agent.say import Voice
 from reconciler.agent.sight import Checkup, Lookout, Watch
 from reconciler.agent.verify import NOTHING, Accepted, RefusedOrder, read_orders
+from reconciler.agent.vitals import Bound
 from reconciler.wire import AttemptOrder, AttemptStatus, NodeOrders
 
 SECOND = 1_000_000_000
@@ -122,6 +123,17 @@ class Keeper:
         with self.lock:
             records = {**self.journal.records, **self.preparing}
             return [self._status(key, record) for key, record in sorted(records.items())]
+
+    def bound(self) -> list[Bound]:
+        """The living ranks of attempts that run, with what they were ordered to be bound to."""
+        with self.lock:
+            return [
+                bound_of(order, rank, int(facts["pid"]))
+                for key, order in self.orders.items()
+                if self._is_live(key) and key in self.shims
+                for rank in launched_ranks(order)
+                if "pid" in (facts := self.shims[key].facts.get(rank.rank, {})) and "exit" not in facts
+            ]
 
     def watches(self) -> dict[Key, Watch]:
         """Files to look at: those of attempts that run."""

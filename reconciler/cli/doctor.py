@@ -1,4 +1,4 @@
-"""`doctor`: what this machine has of what GangOps needs, a line each."""
+"""`doctor`: what this machine has of what GangOps needs, a line each; with --cluster, what is wrong with a cluster."""
 
 from __future__ import annotations
 
@@ -11,10 +11,45 @@ from pathlib import Path
 
 import click
 
+from reconciler.cli.root import fetch_option, repository
+from reconciler.errors import ExitStatus, UsageError
+
 
 @click.command()
-def doctor() -> int:
-    """Check this machine; each line says what was found and, where something is missing, the remedy."""
+@click.option("--cluster", is_flag=True, help="Look at the cluster instead: what is wrong, why, and what mends it.")
+@click.option("--live", default="", envvar="GANGOPS_STATUS", help="Address of the reconciler's status page, to ask it.")
+@click.option(
+    "--settings",
+    "settings_file",
+    type=click.Path(path_type=Path),
+    default=Path("reconciler.toml"),
+    envvar="GANGOPS_SETTINGS",
+    help="Where the reconciler runs: look at its certificates and disk too, if the file is there.",
+)
+@click.option("--topo", multiple=True, metavar="NODE=FILE", help="Output of `nvidia-smi topo -m` of a node.")
+@click.option(
+    "--nccl-log",
+    "logs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="What ranks printed with NCCL_DEBUG=INFO.",
+)
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+@fetch_option
+@click.pass_obj
+def doctor(
+    repo: Path, live: str, settings_file: Path, topo: tuple[str, ...], logs: tuple[Path, ...], output: str, *,
+    cluster: bool, fetch: bool,
+) -> int:  # fmt: skip
+    """Check this machine; each line says what was found and, where something is missing, the remedy.
+
+    With --cluster, look at the newest generation in this clone, at the reconciler (--live), at its files (--settings),
+    and at captured output (--topo, --nccl-log). Exit 1 when something is wrong.
+    """
+    if cluster:
+        return _cluster(repo, live, settings_file, topo, logs, output, fetch=fetch)
+    if topo or logs or output != "table":
+        raise UsageError("this option looks at a cluster", code="BadOption", remedy="gangops doctor --cluster")
     checks: list[tuple[str, Callable[[], str], str]] = [
         ("python", _python, "install python3 3.11 or newer"),
         ("git", lambda: _version("git", "--version"), "apt-get install git"),
@@ -33,6 +68,31 @@ def doctor() -> int:
         missing += bad
         click.echo(f"{'missing' if bad else 'ok':<8} {name:<12} {found or remedy}")
     return 1 if missing else 0
+
+
+def _cluster(
+    repo: Path, live: str, settings_file: Path, topo: tuple[str, ...], logs: tuple[Path, ...], output: str, *, fetch: bool
+) -> int:  # fmt: skip
+    from reconciler.cli.show import newest, now, print_json, width
+    from reconciler.render.anomalies import anomalies_page, anomalies_tree
+    from reconciler.runtime.anomalies import anomalies_of
+    from reconciler.runtime.anomalies.gather import gather, read_captured
+    from reconciler.runtime.settings import read_settings
+
+    settings = read_settings(settings_file) if settings_file.exists() else None
+    address = live or (settings.status if settings else "")
+    captured = read_captured(topo, logs)
+    clone, generation, desired = newest(repo if repo != Path() else repository("status"), fetch=fetch)
+    found = anomalies_of(gather(clone, generation, desired, now(), address, settings, captured))
+    looked = [f"generation {generation.summary.generation}"]
+    looked += [address] if address else []
+    looked += [str(settings_file)] if settings else []
+    looked += [f"{count} {what}" for count, what in ((len(topo), "topologies"), (len(logs), "NCCL logs")) if count]
+    if output == "json":
+        print_json("Anomalies", {"looked": looked, "anomalies": anomalies_tree(found)})
+    else:
+        click.echo(anomalies_page(found, looked, width()))
+    return ExitStatus.ERROR if found else ExitStatus.OK
 
 
 def _python() -> str:

@@ -66,7 +66,7 @@ VERBS = {
     "ca": ("reconciler.cli.operate:ca", "Certificates of nodes and servers."),
     "demo": ("reconciler.cli.demo:demo", "A whole GPU cluster on this machine, in about a minute."),
     "completion": ("reconciler.cli.completing:completion", "What makes your shell complete verbs, jobs and nodes."),
-    "doctor": ("reconciler.cli.doctor:doctor", "What this machine has, and what is missing."),
+    "doctor": ("reconciler.cli.doctor:doctor", "What this machine lacks; --cluster: what is wrong, and what mends it."),
 }
 
 

@@ -20,6 +20,7 @@ from reconciler.engines.server import SyncRoute
 from reconciler.engines.serving import ServingThread
 from reconciler.engines.sessions import Sessions
 from reconciler.errors import EngineUnavailable, GangOpsError, UsageError
+from reconciler.model.anomaly import NodeVitals
 from reconciler.model.desired import Desired
 from reconciler.model.observed import Observed
 from reconciler.model.units import SECOND, Instant, JobKey, Nanoseconds, NodeName
@@ -111,6 +112,10 @@ class AgentEngine:
     def live(self) -> Mapping[JobKey, LiveAttempt]:
         """Progress of running attempts, as last reported."""
         return self._sessions.live()
+
+    def vitals(self) -> Mapping[NodeName, NodeVitals]:
+        """What nodes last said of themselves for people: no input of a decision."""
+        return self._sessions.vitals()
 
     def refusals(self) -> Mapping[NodeName, tuple[Refusal, ...]]:
         """Orders that nodes did not accept, by node."""

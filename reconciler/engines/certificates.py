@@ -162,6 +162,15 @@ def issue_server(
     return _issue(folder, "server", alternatives, ExtendedKeyUsageOID.SERVER_AUTH, into, now, validity)
 
 
+def certificate_end(path: Path) -> Instant | None:
+    """The last instant of a certificate; None when there is none that can be read."""
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return Instant(int(certificate.not_valid_after_utc.timestamp()) * SECOND)
+
+
 def _issue(
     folder: Path,
     name: str,

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from reconciler.model.anomaly import Disk, Misbound, NodeVitals
 from reconciler.model.observed import AttemptReport, AttemptState, GpuReport, NicReport, NumaReport
-from reconciler.model.units import BitsPerSecond, Bytes, Instant, JobKey, NodeName
-from reconciler.wire import AttemptStatus, BadMessage, Refusal, Report
+from reconciler.model.units import SECOND, BitsPerSecond, Bytes, Instant, JobKey, NodeName
+from reconciler.wire import MAX_MISBOUND, AttemptStatus, BadMessage, Refusal, Report
 
 MAX_ATTEMPTS = 512
 MAX_GPUS = 128
@@ -64,10 +65,11 @@ class Facts:
     beats: Mapping[AttemptKey, Beat]
     refusals: tuple[Refusal, ...]
     accepted: tuple[int, int, str]
+    vitals: NodeVitals
 
 
-def facts_of(report: Report) -> Facts:
-    """The facts of a report: attempts by job and attempt, GPUs by index, text in one printable line.
+def facts_of(report: Report, now: Instant = Instant(0)) -> Facts:
+    """The facts of a report that came at `now`: attempts by job and attempt, GPUs by index, text in one printable line.
 
     Raises: BadMessage, when a number is out of range, something is named twice or a list is absurdly long.
     """
@@ -89,7 +91,48 @@ def facts_of(report: Report) -> Facts:
         beats={(JobKey(a.job), a.attempt): _beat(a) for a in report.attempts},
         refusals=tuple(_refusal(r) for r in report.refusals),
         accepted=(_whole(report.epoch, "epoch"), _whole(report.generation, "generation"), one_line(report.commit)),
+        vitals=vitals_of(NodeName(report.node), report.vitals, now),
     )
+
+
+def vitals_of(node: NodeName, tree: Mapping[str, Any], now: Instant) -> NodeVitals:
+    """What a node says of itself for people. Nothing in it is refused: what cannot be read was not said."""
+    clock, ends = _number(tree.get("clock")), _number(tree.get("certificateEnds"))
+    disks = [
+        (one_line(str(row.get("path", ""))), _number(row.get("free")), _number(row.get("size")))
+        for row in _rows(tree, "disks")
+    ]
+    return NodeVitals(
+        node=node,
+        skew=clock - now if clock is not None else 0,
+        disks=tuple(
+            Disk(path=path, free=Bytes(free), size=Bytes(size))
+            for path, free, size in disks
+            if free is not None and size is not None
+        ),
+        certificate_ends=Instant(ends * SECOND) if ends is not None and ends <= _MAX_WHOLE // SECOND else None,
+        misbound=tuple(_misbound(row) for row in _rows(tree, "misbound")),
+    )
+
+
+def _misbound(row: Mapping[str, Any]) -> Misbound:
+    return Misbound(
+        job=JobKey(one_line(str(row.get("job", "")))),
+        rank=_number(row.get("rank")) or 0,
+        pid=_number(row.get("pid")) or 0,
+        what=one_line(str(row.get("what", ""))),
+        ordered=one_line(str(row.get("ordered", ""))),
+        seen=one_line(str(row.get("seen", ""))),
+    )
+
+
+def _rows(tree: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    found = tree.get(name)
+    return [row for row in found[:MAX_MISBOUND] if isinstance(row, dict)] if isinstance(found, list) else []
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_WHOLE else None
 
 
 def one_line(value: object) -> str:

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from reconciler.engines.slurm.facts import BOOT_PREFIX
 from reconciler.errors import EngineUnavailable
+from reconciler.model.anomaly import NodeVitals
 from reconciler.model.desired import Desired
 from reconciler.model.inventory import AGENTS, SLURM
 from reconciler.model.observed import JobObservation, NodeCondition, NodeObservation, Observed
@@ -76,6 +77,10 @@ class RoutedEngine:
             for code, count in engine.rejected().items():
                 found[code] = found.get(code, 0) + count
         return found
+
+    def vitals(self) -> Mapping[NodeName, NodeVitals]:
+        """What nodes say of themselves for people, whoever has them."""
+        return {node: at for engine in self._engines.values() for node, at in engine.vitals().items()}
 
     def wait(self, timeout: Nanoseconds) -> bool:
         """Until any of them has news, or `wake` (True), or the time is over (False)."""

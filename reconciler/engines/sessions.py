@@ -18,6 +18,7 @@ from reconciler.engines.applied import Applied
 from reconciler.engines.reports import AttemptKey, Beat, Facts, Hardware, facts_of
 from reconciler.engines.silence import Silence, judged, own_link_suspected
 from reconciler.errors import EngineUnavailable
+from reconciler.model.anomaly import NodeVitals
 from reconciler.model.desired import AgentRules, Desired
 from reconciler.model.observed import (
     AttemptReport,
@@ -64,6 +65,7 @@ class _Known:
     accepted: tuple[int, int, str] = (0, 0, "")
     refusals: tuple[Refusal, ...] = ()
     unsettled: bool = False
+    vitals: NodeVitals | None = None
 
 
 class Sessions:
@@ -113,7 +115,7 @@ class Sessions:
 
         A repeated one only proves that the node is alive. Raises: BadMessage.
         """
-        facts = facts_of(report)
+        facts = facts_of(report, self._clock.now())
         with self._lock:
             known = self._known.get(facts.node)
             if known is None:
@@ -172,6 +174,12 @@ class Sessions:
             if newest[job] == attempt:
                 found[job][node] = beat
         return {job: _live_attempt(job, newest[job], beats) for job, beats in found.items()}
+
+    def vitals(self) -> dict[NodeName, NodeVitals]:
+        """What each node that is not silent last said of itself for people."""
+        with self._lock:
+            ready = {n: k for n, k in sorted(self._known.items()) if k.seen.condition is NodeCondition.READY}
+            return {node: known.vitals for node, known in ready.items() if known.vitals is not None}
 
     def refusals(self) -> dict[NodeName, tuple[Refusal, ...]]:
         """The orders each node last said it does not accept, until it accepts another one."""
@@ -284,7 +292,7 @@ def _take_in(known: _Known, facts: Facts, ordered: frozenset[AttemptKey] | None)
     news = seen != before or bool(refused) or back
     if seen != before:
         known.seen = seen
-    known.beats, known.accepted, known.unsettled = facts.beats, facts.accepted, True
+    known.beats, known.accepted, known.unsettled, known.vitals = facts.beats, facts.accepted, True, facts.vitals
     return Hearing.NEWS if news else Hearing.SAME
 
 

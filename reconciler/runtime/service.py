@@ -14,8 +14,12 @@ from reconciler.engines.routed import RoutedEngine
 from reconciler.engines.slurm.engine import SlurmEngine
 from reconciler.errors import InvalidInput, UsageError
 from reconciler.model.allocation import Metrics
+from reconciler.model.anomaly import NodeVitals
 from reconciler.model.inventory import AGENTS, SLURM
+from reconciler.model.units import NodeName
 from reconciler.ports import Engine
+from reconciler.runtime.anomalies import anomalies_of
+from reconciler.runtime.anomalies.situation import Situation
 from reconciler.runtime.clock import SystemClock
 from reconciler.runtime.generation import first_generation, trailers
 from reconciler.runtime.live import LivePages
@@ -200,6 +204,8 @@ def snapshot(reconciler: Reconciler, engine: Engine, paces: Paces) -> StatusSnap
         mfu={job: float(value) for job, value in mfu.items() if isinstance(value, int | float)},
         live=live,
         paces=paces.of(),
+        vitals=(vitals := engine.vitals()),
+        anomalies=_anomaly_counts(last, vitals) if last else {},
     )
 
 
@@ -213,6 +219,20 @@ def _drift_counts(last: Round) -> dict[str, int]:
         found = drift_of(desired.inventory, last.generation.observed) if desired else ()
         _counted[:] = [(last, dict(Counter(str(drift.code) for drift in found)))]
     return _counted[0][1]
+
+
+def _anomaly_counts(last: Round, vitals: Mapping[NodeName, NodeVitals]) -> dict[str, int]:
+    """What is wrong as far as this reconciler can tell, by code."""
+    if last.desired.desired is None:
+        return {}
+    situation = Situation(
+        desired=last.desired.desired,
+        allocation=last.generation.allocation,
+        observed=last.generation.observed,
+        now=SystemClock().now(),
+        vitals=vitals,
+    )
+    return dict(Counter(str(anomaly.code) for anomaly in anomalies_of(situation)))
 
 
 def begin_record(settings: Settings, *, epoch: int = 1, usage_file: Path | None = None) -> tuple[Summary, str]:

@@ -18,9 +18,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from reconciler.documents.values import tree_of
 from reconciler.engines.serving import ServingThread
 from reconciler.errors import UsageError
-from reconciler.model.units import SECOND, GpuSeconds, Instant, JobKey, Nanoseconds
+from reconciler.model.anomaly import NodeVitals
+from reconciler.model.units import SECOND, GpuSeconds, Instant, JobKey, Nanoseconds, NodeName
 from reconciler.ports import LiveAttempt
 from reconciler.render.life import Pace
 from reconciler.runtime.live import LivePages
@@ -35,8 +37,9 @@ class StatusSnapshot:
     `message` and `remedy` say more to that person.
 
     `since` is when the present reason began. `gpus` and `agents` count by state and condition, `rejected` counts
-    calls of agents by code since the start, `refusing` nodes that accept no orders by code, `mfu` is each running
-    job's last reported share of peak FLOP/s, `paces` what the attempts of jobs last reported of their pace.
+    calls of agents by code since the start, `anomalies` what `doctor` would tell by code, `refusing` nodes that accept
+    no orders by code, `mfu` is each running job's last reported share of peak FLOP/s, `paces` what the attempts of jobs
+    last reported of their pace.
     """
 
     ready: bool
@@ -56,6 +59,8 @@ class StatusSnapshot:
     mfu: Mapping[JobKey, float] = field(default_factory=dict)
     live: Mapping[JobKey, LiveAttempt] = field(default_factory=dict)
     paces: Mapping[JobKey, tuple[Pace, ...]] = field(default_factory=dict)
+    vitals: Mapping[NodeName, NodeVitals] = field(default_factory=dict)
+    anomalies: Mapping[str, int] = field(default_factory=dict)
 
 
 class LoopMetrics:
@@ -63,6 +68,7 @@ class LoopMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.pushes: dict[str, int] = {}
         self._duration = Histogram("gangops_reconcile_duration_seconds", "Time of one round", registry=self.registry)
         self._rounds = Counter("gangops_reconcile", "Rounds by result", ["result"], registry=self.registry)
         self._pushes = Counter(
@@ -84,6 +90,7 @@ class LoopMetrics:
     def pushed(self, result: str) -> None:
         """One push: ok, lost_race, rejected, auth or error."""
         self._pushes.labels(result).inc()
+        self.pushes[result] = self.pushes.get(result, 0) + 1
 
     def preempted(self, gangs: int, lost: GpuSeconds) -> None:
         """Gangs evicted by a committed decision, and the work they lost."""
@@ -128,6 +135,8 @@ class _SnapshotCollector(Collector):
         yield _labelled(refused, now.rejected)
         refusing = GaugeMetricFamily("gangops_nodes_refusing", "Nodes that do not accept our orders", labels=["code"])
         yield _labelled(refusing, now.refusing)
+        wrong = GaugeMetricFamily("gangops_anomalies", "What is wrong, as doctor --cluster tells it", labels=["code"])
+        yield _labelled(wrong, now.anomalies)
 
 
 def status_app(
@@ -166,7 +175,11 @@ def status_app(
                 "ranks": {n: list(r) for n, r in at.ranks.items()},
                 **jobs.get(job, {}),
             }
-        return web.json_response({"formatVersion": "1.0", "jobs": dict(sorted(jobs.items()))})
+        nodes = {node: tree_of(vitals) for node, vitals in sorted(now.vitals.items())}
+        pushes = dict(sorted(metrics.pushes.items()))
+        return web.json_response(
+            {"formatVersion": "1.1", "jobs": dict(sorted(jobs.items())), "nodes": nodes, "pushes": pushes}
+        )
 
     application = web.Application()
     application.router.add_get("/healthz", show_health)

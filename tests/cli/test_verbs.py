@@ -41,6 +41,11 @@ def gangops(clone: Path, *arguments: str) -> Result:
     return done
 
 
+def ended(clone: Path, *arguments: str) -> Result:
+    """As `gangops`, with the status it ends with as the result's value."""
+    return CliRunner().invoke(root, ["-C", str(clone), *arguments], standalone_mode=False)
+
+
 def test_status_is_a_page(clone: Path) -> None:
     lines = gangops(clone, "status").stdout.splitlines()
     assert lines[0].startswith("lab   generation 4, decided ")
@@ -153,3 +158,21 @@ def test_a_flipped_digit_makes_replay_exit_5_and_name_the_generation(clone: Path
     assert done.stdout.startswith("#4 ")
     assert path in done.stdout
     assert "the first is generation 4" in done.stderr
+
+
+def test_doctor_looks_at_a_cluster(clone: Path, tmp_path: Path) -> None:
+    """One job of 16 runs on two nodes of the record; the log says that their ring goes over TCP."""
+    log = tmp_path / "nccl.log"
+    log.write_text(
+        "n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n"
+        "n2:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [receive] via NET/Socket/0\n"
+    )
+    arguments = ("doctor", "--cluster", "--no-fetch", "--settings", str(tmp_path / "none"))
+    well = ended(clone, *arguments)
+    assert (well.return_value, well.stdout) == (0, "no anomalies; looked at generation 4\n")
+    ill = ended(clone, *arguments, "--nccl-log", str(log), "-o", "json")
+    tree = json.loads(ill.stdout)
+    assert (ill.return_value, tree["kind"], tree["looked"]) == (1, "Anomalies", ["generation 4", "1 NCCL logs"])
+    assert [(a["code"], a["on"]) for a in tree["anomalies"]] == [("RingOverSockets", "n1")]
+    silent = ended(clone, *arguments, "--live", "127.0.0.1:1")
+    assert (silent.return_value, silent.stdout.splitlines()[0]) == (1, "! ReconcilerSilent  reconciler")

@@ -14,6 +14,7 @@ from typing import Any
 
 from reconciler.engines.applied import Applied, Standing, next_applied, standing
 from reconciler.engines.sessions import Hearing, Sessions
+from reconciler.model.anomaly import NodeVitals
 from reconciler.model.desired import Desired
 from reconciler.model.observed import AttemptState, Observed
 from reconciler.model.units import SECOND, Instant, JobKey, Nanoseconds, NodeName
@@ -388,6 +389,9 @@ class FakeEngine:
 
     def rejected(self) -> Mapping[str, int]:
         return {}
+
+    def vitals(self) -> Mapping[NodeName, NodeVitals]:
+        return self._sessions.vitals()
 
     def wait(self, timeout: Nanoseconds) -> bool:
         self._all_call()

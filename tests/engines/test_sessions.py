@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from reconciler.engines.applied import next_applied
 from reconciler.engines.sessions import Hearing, Sessions
 from reconciler.errors import BrokenInvariant, EngineUnavailable
+from reconciler.model.anomaly import Disk, Misbound, NodeVitals
 from reconciler.model.observed import (
     AttemptReport,
     AttemptState,
@@ -20,7 +21,7 @@ from reconciler.model.observed import (
     NodeObservation,
     Observed,
 )
-from reconciler.model.units import SECOND, Instant, JobKey, Nanoseconds, NodeName
+from reconciler.model.units import SECOND, Bytes, Instant, JobKey, Nanoseconds, NodeName
 from reconciler.wire import AttemptStatus, BadMessage, Refusal, Report, decode_report, encode
 from tests.engines.builders import RULES, attempt_order, committed_of, desired_of
 from tests.engines.fake import NEW_YEAR, FakeClock
@@ -550,3 +551,36 @@ def test_two_commits_of_one_generation_are_our_own_bug() -> None:
     applied = next_applied(committed_of(1, {"n1": []}), None)
     with pytest.raises(BrokenInvariant):
         next_applied(committed_of(1, {"n1": []}, salt="other"), applied)
+
+
+def test_what_nodes_tell_people_is_kept_beside_the_facts_and_is_no_news() -> None:
+    clock = FakeClock()
+    sessions = listening(clock)
+    sessions.hear(report(1))
+    before = seen(sessions, clock)
+    told = {
+        "clock": clock.now() - 3 * SECOND, "certificateEnds": 1_700_000_000,
+        "disks": [{"path": "/fs", "free": 1, "size": 2}, {"path": "/odd"}, 7],
+        "misbound": [{"job": JOB, "rank": 1, "pid": 2, "what": "cpus", "ordered": "0", "seen": "1\n2"}],
+    }  # fmt: skip
+    assert sessions.hear(report(2, vitals=told)) is Hearing.SAME
+    assert seen(sessions, clock) == before
+    assert sessions.vitals()[N1] == NodeVitals(
+        node=N1, skew=-3 * SECOND, certificate_ends=Instant(1_700_000_000 * SECOND),
+        disks=(Disk(path="/fs", free=Bytes(1), size=Bytes(2)),),
+        misbound=(Misbound(job=JOB, rank=1, pid=2, what="cpus", ordered="0", seen="1 2"),),
+    )  # fmt: skip
+    clock.advance(31 * SECOND)
+    seen(sessions, clock)
+    assert sessions.vitals() == {}, "what a silent node said is old"
+
+
+@pytest.mark.parametrize(
+    "odd", [{"clock": "now"}, {"disks": 3}, {"certificateEnds": -1}, {"misbound": [None, {"rank": "x"}]}]
+)
+def test_odd_vitals_refuse_nothing(odd: dict[str, Any]) -> None:
+    clock = FakeClock()
+    sessions = listening(clock)
+    assert sessions.hear(report(1, vitals=odd)) is Hearing.NEWS
+    seen(sessions, clock)
+    assert sessions.vitals()[N1].skew == 0

@@ -27,6 +27,7 @@ WELL = StatusSnapshot(
     drift={"NvlinkDown": 2},
     rejected={"NotYourNode": 2},
     refusing={"BadSignature": 1},
+    anomalies={"GpuForeign": 2},
     mfu={JobKey("nlp/sft"): 0.41},
 )
 
@@ -84,6 +85,7 @@ def test_metrics_are_the_snapshot_and_the_counts(reconciler: Reconciler) -> None
         'gangops_drift{code="NvlinkDown"} 2.0',
         'gangops_agent_rejected_total{reason="NotYourNode"} 2.0',
         'gangops_nodes_refusing{code="BadSignature"} 1.0',
+        'gangops_anomalies{code="GpuForeign"} 2.0',
         'gangops_job_mfu{job="nlp/sft"} 0.41',
         'gangops_reconcile_total{result="committed"} 1.0',
         "gangops_reconcile_duration_seconds_sum 0.5",

@@ -21,6 +21,7 @@ from reconciler.engines.slurm.hands import Hands, Tell
 from reconciler.engines.slurm.receipts import Lookout
 from reconciler.engines.slurm.scene import Bars, Scene, Verdicts, gangs_of, is_moving, scene_of, verdicts_of
 from reconciler.errors import EngineUnavailable, GangOpsError
+from reconciler.model.anomaly import NodeVitals
 from reconciler.model.desired import Desired
 from reconciler.model.observed import Observed
 from reconciler.model.units import SECOND, Instant, JobKey, Nanoseconds, NodeName
@@ -109,6 +110,10 @@ class SlurmEngine:
 
     def rejected(self) -> Mapping[str, int]:
         """Nobody calls in, so nobody is turned away."""
+        return {}
+
+    def vitals(self) -> Mapping[NodeName, NodeVitals]:
+        """Slurm's daemons tell nothing of that kind."""
         return {}
 
     def wait(self, timeout: Nanoseconds) -> bool:
