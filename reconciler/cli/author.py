@@ -32,21 +32,18 @@ Then, where the reconciler runs: write reconciler.toml, `gangops init --state`,
 @click.option(
     "--usage", "usage_file", type=click.Path(path_type=Path), help="With --state: what queues used under Slurm."
 )
+@click.option("--restored", is_flag=True, help="Go on from a backup of the state branch, in a higher epoch.")
+@click.option("--epoch", type=int, default=None, help="With --restored: this epoch instead of the next one.")
 @click.option("--forge", type=click.Choice(["github"]), help="Write workflows and rules for this forge instead.")
 @click.option("--package", default="", help="With --forge: what the workflows install (default: this version).")
 @click.option("--artifact/--no-artifact", default=True, help="With --forge: keep plans as artefacts, for the comment.")
 @settings_option
 def init(
-    folder: Path,
-    settings_file: Path,
-    usage_file: Path | None,
-    forge: str | None,
-    package: str,
-    *,
-    state: bool,
-    artifact: bool,
-) -> None:
-    """Start a cluster repository in FOLDER; with --state, begin its record; with --forge, check its pull requests."""
+    folder: Path, settings_file: Path, usage_file: Path | None, forge: str | None, package: str, epoch: int | None, *,
+    state: bool, artifact: bool, restored: bool,
+) -> None:  # fmt: skip
+    """Start a cluster repository in FOLDER; with --state, begin its record; with --restored, go on from a backup of it;
+    with --forge, check its pull requests."""
     if forge:
         _forge_files(folder, package, artifact=artifact)
         return
@@ -57,6 +54,15 @@ def init(
         settings = read_settings(settings_file)
         _, commit = begin_record(settings, usage_file=usage_file)
         click.echo(f"branch {settings.state.branch} begins at {commit[:12]}")
+        return
+    if restored:
+        from reconciler.runtime.restore import restore
+        from reconciler.runtime.settings import read_settings
+
+        settings = read_settings(settings_file)
+        summary, commit = restore(settings, epoch)
+        told = f"generation {summary.generation} in epoch {summary.epoch} ({commit[:12]})"
+        click.echo(f"branch {settings.state.branch} goes on with {told}")
         return
     for path in scaffold_into(folder):
         click.echo(path)

@@ -13,7 +13,7 @@ from reconciler import __version__
 
 VERBS = {
     # author
-    "init": ("reconciler.cli.author:init", "Start a cluster repository, or its state branch (--state)."),
+    "init": ("reconciler.cli.author:init", "Start a cluster repository or its record, or restore it."),
     "validate": ("reconciler.cli.author:validate", "Report every problem in desired state, with its place."),
     "fmt": ("reconciler.cli.author:fmt", "Format documents; comments stay."),
     "schema": ("reconciler.cli.author:schema", "Write the JSON schemas that editors use."),

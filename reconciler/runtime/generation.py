@@ -49,6 +49,7 @@ from reconciler.store.trees import REGULAR, tree_entries
 
 PREVIEW = "preview"
 """The trigger of a decision that is only shown: what it would do once somebody has seen it."""
+_RESTORED = "restored to epoch "
 STATE_PATHS = ("allocation", "finished", "frozen", "observed")
 
 
@@ -208,6 +209,9 @@ def next_generation(inputs: Inputs, decider: Decider | None = None) -> NextGener
             decided_at=_not_before(inputs),
             desired_commit=inputs.desired.commit,
         )
+    # A restore is the one generation that raises the epoch, and says so in its trigger, so that it can be replayed.
+    if (raised := _raised_epoch(inputs.trigger)) is not None:
+        allocation = replace(allocation, epoch=raised)
     orders = orders_of(allocation, inputs.desired, inputs.observed, inputs.previous.orders)
     node_files = orders_files(orders, inventory, inputs.previous.orders, inputs.previous.node_files)
     seen = differing(inputs.previous.observed_files, all_seen)
@@ -248,6 +252,16 @@ def next_generation(inputs: Inputs, decider: Decider | None = None) -> NextGener
         orders=orders,
         node_files=node_files,
     )
+
+
+def restored_to(epoch: int) -> str:
+    """The trigger of the generation that goes on from a backup in this epoch."""
+    return f"{_RESTORED}{epoch}"
+
+
+def _raised_epoch(trigger: str) -> int | None:
+    number = trigger.removeprefix(_RESTORED)
+    return int(number) if number != trigger and number.isdecimal() else None
 
 
 def first_generation(

@@ -238,7 +238,7 @@ def check_continues(mirror: Mirror, mark: PublishedMark, tip: str | None) -> Non
     if tip is None:
         made = "was deleted" if published else "does not exist yet"
         remedy = (
-            f"Push commit {published} to it again, or restore a backup with a raised epoch."
+            f"Push commit {published} to it again, or push a backup and run `gangops init --restored`."
             if published
             else "Make it once with `gangops init --state`."
         )
@@ -254,7 +254,7 @@ def check_continues(mirror: Mirror, mark: PublishedMark, tip: str | None) -> Non
     raise StoreError(
         f"the state branch {branch} {how}: its tip {tip[:12]} does not contain {published[:12]}, published from here",
         code="StateRewritten",
-        remedy=f"Push {published} to it again; or, if the change is wanted, restore with a raised epoch.",
+        remedy=f"Push {published} to it again; or, if the change is wanted, run `gangops init --restored`.",
     )
 
 

@@ -137,6 +137,8 @@ class FakeNode:
                 self._obey(key, order, before)
         for key in [k for k in self.attempts if k not in self.orders and AttemptState(self.attempts[k].state).released]:
             del self.attempts[key]
+        for key in [k for k in self.attempts if k not in self.orders]:  # what nobody orders any more is stopped
+            self._enter(key, AttemptState.STOPPING if self.hung else AttemptState.GONE)
 
     def _obey(self, key: Key, order: AttemptOrder, before: AttemptStatus | None) -> None:
         state = None if before is None else AttemptState(before.state)
