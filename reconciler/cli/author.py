@@ -34,16 +34,21 @@ Then, where the reconciler runs: write reconciler.toml, `gangops init --state`,
 )
 @click.option("--restored", is_flag=True, help="Go on from a backup of the state branch, in a higher epoch.")
 @click.option("--epoch", type=int, default=None, help="With --restored: this epoch instead of the next one.")
+@click.option("--systemd", is_flag=True, help="Write the units of reconciler and agent instead.")
+@click.option("--monitoring", is_flag=True, help="Write alerts for Prometheus and a dashboard for Grafana instead.")
 @click.option("--forge", type=click.Choice(["github"]), help="Write workflows and rules for this forge instead.")
 @click.option("--package", default="", help="With --forge: what the workflows install (default: this version).")
 @click.option("--artifact/--no-artifact", default=True, help="With --forge: keep plans as artefacts, for the comment.")
 @settings_option
 def init(
     folder: Path, settings_file: Path, usage_file: Path | None, forge: str | None, package: str, epoch: int | None, *,
-    state: bool, artifact: bool, restored: bool,
+    state: bool, artifact: bool, restored: bool, systemd: bool, monitoring: bool,
 ) -> None:  # fmt: skip
     """Start a cluster repository in FOLDER; with --state, begin its record; with --restored, go on from a backup of it;
-    with --forge, check its pull requests."""
+    with --forge, check its pull requests; with --systemd or --monitoring, write what operators need."""
+    if systemd or monitoring:
+        _operations_files(folder, systemd=systemd, monitoring=monitoring)
+        return
     if forge:
         _forge_files(folder, package, artifact=artifact)
         return
@@ -67,6 +72,16 @@ def init(
     for path in scaffold_into(folder):
         click.echo(path)
     click.echo(_NEXT, err=True)
+
+
+def _operations_files(folder: Path, *, systemd: bool, monitoring: bool) -> None:
+    """These belong to a version of the package: they are written over, as an upgrade has to."""
+    from reconciler.runtime.authoring import write_files
+    from reconciler.runtime.operations import MONITORING, UNITS, shipped
+
+    names = (UNITS if systemd else ()) + (MONITORING if monitoring else ())
+    for path in write_files(folder, shipped(names)):
+        click.echo(folder / path)
 
 
 def _forge_files(folder: Path, package: str, *, artifact: bool) -> None:

@@ -139,12 +139,18 @@ class _SnapshotCollector(Collector):
         yield _labelled(wrong, now.anomalies)
 
 
+def snapshot_metrics(snapshot: Callable[[], StatusSnapshot]) -> CollectorRegistry:
+    """The gauges of a snapshot that is taken whenever somebody asks."""
+    registry = CollectorRegistry()
+    registry.register(_SnapshotCollector(snapshot))
+    return registry
+
+
 def status_app(
     snapshot: Callable[[], StatusSnapshot], metrics: LoopMetrics, pages: LivePages | None = None
 ) -> web.Application:
     """The application. `snapshot` is called in the server's thread at every request: it has to be quick."""
-    registry = CollectorRegistry()
-    registry.register(_SnapshotCollector(snapshot))
+    registry = snapshot_metrics(snapshot)
 
     async def show_metrics(_: web.Request) -> web.Response:
         body = generate_latest(metrics.registry) + generate_latest(registry)
