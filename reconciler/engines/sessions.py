@@ -36,6 +36,7 @@ REBOOTED = "Rebooted"
 _NEVER_JUDGED = Instant(0)
 _NOT_SETTLED = Instant(2**63 - 1)
 _KEPT_SESSIONS = 8
+_KEPT_SKEWS = 5
 
 
 class Hearing(StrEnum):
@@ -66,6 +67,7 @@ class _Known:
     refusals: tuple[Refusal, ...] = ()
     unsettled: bool = False
     vitals: NodeVitals | None = None
+    skews: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT_SKEWS))
 
 
 class Sessions:
@@ -292,7 +294,10 @@ def _take_in(known: _Known, facts: Facts, ordered: frozenset[AttemptKey] | None)
     news = seen != before or bool(refused) or back
     if seen != before:
         known.seen = seen
-    known.beats, known.accepted, known.unsettled, known.vitals = facts.beats, facts.accepted, True, facts.vitals
+    known.beats, known.accepted, known.unsettled = facts.beats, facts.accepted, True
+    # A report that was long under way makes a clock look slow, and nothing makes it look fast: the highest is nearest.
+    known.skews.append(facts.vitals.skew)
+    known.vitals = replace(facts.vitals, skew=max(known.skews))
     return Hearing.NEWS if news else Hearing.SAME
 
 

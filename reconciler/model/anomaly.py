@@ -149,7 +149,7 @@ class Anomaly:
 
 # --- what is looked at beside the record ---
 
-SKEW_TOLD: Final = Nanoseconds(1 * SECOND)
+SKEW_TOLD: Final = Nanoseconds(2 * SECOND)
 """A report takes some time to arrive: less than this says nothing about a clock."""
 SKEW_GRAVE: Final = Nanoseconds(1 * MINUTE)
 

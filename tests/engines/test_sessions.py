@@ -556,7 +556,7 @@ def test_two_commits_of_one_generation_are_our_own_bug() -> None:
 def test_what_nodes_tell_people_is_kept_beside_the_facts_and_is_no_news() -> None:
     clock = FakeClock()
     sessions = listening(clock)
-    sessions.hear(report(1))
+    sessions.hear(report(1, vitals={"clock": clock.now() - 4 * SECOND}))
     before = seen(sessions, clock)
     told = {
         "clock": clock.now() - 3 * SECOND, "certificateEnds": 1_700_000_000,
@@ -570,6 +570,11 @@ def test_what_nodes_tell_people_is_kept_beside_the_facts_and_is_no_news() -> Non
         disks=(Disk(path="/fs", free=Bytes(1), size=Bytes(2)),),
         misbound=(Misbound(job=JOB, rank=1, pid=2, what="cpus", ordered="0", seen="1 2"),),
     )  # fmt: skip
+    sessions.hear(report(3, vitals={"clock": clock.now() - 9 * SECOND}))
+    assert sessions.vitals()[N1].skew == -3 * SECOND, "a report that came late says nothing of the clock"
+    for sequence in range(4, 9):
+        sessions.hear(report(sequence, vitals={"clock": clock.now() - 9 * SECOND}))
+    assert sessions.vitals()[N1].skew == -9 * SECOND, "five in a row do"
     clock.advance(31 * SECOND)
     seen(sessions, clock)
     assert sessions.vitals() == {}, "what a silent node said is old"

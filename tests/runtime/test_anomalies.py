@@ -220,7 +220,7 @@ def test_every_code_has_a_row() -> None:
         lambda at: replace(at, health=Health(asked=True, pushes={"ok": 100, "lost_race": 9})),
         avoids(SFT, NODE),  # one job alone may be its own fault
         both(avoids(SFT, NODE, START), avoids(WIDE, NODE, START)),  # over
-        says(NODE, skew=999_999_999),
+        says(NODE, skew=1_999_999_999),
         starting(60),
         both(STOPPING, receipt("gpu-002", AttemptState.STOPPING)),  # its kill is not over
         hop(NODE, NODE, "NV18"),

@@ -21,10 +21,11 @@ CERTIFICATE_SPARE: Final = Nanoseconds(7 * DAY)
 def node_anomalies(at: Situation) -> Iterator[Anomaly]:
     """Every node in the order of names; those nobody declares any more are left out."""
     failed = _failed_gangs(at)
+    holders = at.allocation.holders() if any(map(_is_away, at.observed.nodes.values())) else {}
     for node in at.desired.inventory.nodes:
         seen = at.observed.nodes.get(node.name)
         if seen is not None:
-            yield from _seen(seen, at.allocation.holders().get(node.name, {}) if _is_away(seen) else {})
+            yield from _seen(seen, holders.get(node.name, {}))
         jobs = failed.get(node.name, set())
         if len(jobs) >= FAILED_GANGS:
             told = f"{len(jobs)} jobs failed there lately: {', '.join(sorted(jobs)[:4])}"
