@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,14 @@ import click
 
 from reconciler.cli import completing
 from reconciler.cli.propose import Wishes, is_terminal, propose, proposing, reason_option
+from reconciler.cli.requesting import at_once
 from reconciler.cli.show import cache_file, now, opened
 from reconciler.errors import GangOpsError, InvalidInput, UsageError
 
 if TYPE_CHECKING:
     from reconciler.runtime.proposals.change import Change
     from reconciler.runtime.proposals.desk import Desk
+    from reconciler.runtime.proposals.requesting import Asking
     from reconciler.runtime.proposals.submit import Answers
 
 job_argument = click.argument("job", shell_complete=completing.jobs)
@@ -37,14 +40,15 @@ def prioritize(repo: Path, job: str, priority_class: str | None, nice: int | Non
 
 @click.command()
 @job_argument
+@at_once()
 @reason_option
 @proposing
 @click.pass_obj
-def suspend(repo: Path, job: str, why: str, *, wishes: Wishes) -> int:
-    """Propose that JOB stops through its checkpoint and waits for `resume`."""
+def suspend(repo: Path, job: str, why: str, *, now_as: Callable[..., Asking | None], wishes: Wishes) -> int:
+    """Propose that JOB stops through its checkpoint and waits for `resume`; with --now it stops at once."""
     from reconciler.runtime.proposals import jobs
 
-    return propose(repo, wishes, lambda desk: jobs.suspend(desk, job, why))
+    return propose(repo, wishes, lambda desk: jobs.suspend(desk, job, why), now_as("suspend", why, job=job))
 
 
 @click.command()
@@ -62,16 +66,24 @@ def resume(repo: Path, job: str, why: str, *, wishes: Wishes) -> int:
 @click.command()
 @job_argument
 @click.option("--tasks", default="", help="Only these tasks of an array, such as 3,7-9; its file stays.")
+@at_once()
 @reason_option
 @proposing
 @click.pass_obj
-def cancel(repo: Path, job: str, tasks: str, why: str, *, wishes: Wishes) -> int:
-    """Propose to remove the file of JOB: it stops through its checkpoint, for good."""
+def cancel(
+    repo: Path, job: str, tasks: str, why: str, *, now_as: Callable[..., Asking | None], wishes: Wishes
+) -> int:  # fmt: skip
+    """Propose to remove the file of JOB: it stops through its checkpoint, for good; with --now it stops at once."""
     from reconciler.runtime.proposals import jobs
 
-    if tasks:
-        return propose(repo, wishes, lambda desk: jobs.cancel_some(desk, job, tasks, why))
-    return propose(repo, wishes, lambda desk: jobs.cancel(desk, job, why))
+    asking = now_as("cancel", why, job=job)
+    if not tasks:
+        return propose(repo, wishes, lambda desk: jobs.cancel(desk, job, why), asking)
+    if asking is not None:
+        raise UsageError(
+            "--now is for whole jobs", code="NothingAsked", remedy="leave --tasks out, or let the change be merged"
+        )
+    return propose(repo, wishes, lambda desk: jobs.cancel_some(desk, job, tasks, why))
 
 
 @click.command()

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from reconciler.cli import completing
 from reconciler.cli.propose import Wishes, is_terminal, propose, proposing, reason_option
+from reconciler.cli.requesting import at_once
 from reconciler.cli.show import now
 from reconciler.cli.times import moment
 from reconciler.errors import UsageError
-from reconciler.model.units import Instant
+from reconciler.model.request import LONGEST
+from reconciler.model.units import SECOND, Instant
+
+if TYPE_CHECKING:
+    from reconciler.runtime.proposals.requesting import Asking
 
 nodes_argument = click.argument("nodes", nargs=-1, required=True, shell_complete=completing.nodes)
 why_option = click.option("-r", "--reason", default="", help="Why: people and `gangops explain` read it.")
@@ -19,15 +26,18 @@ why_option = click.option("-r", "--reason", default="", help="Why: people and `g
 
 @click.command()
 @nodes_argument
+@at_once()
 @why_option
 @proposing
 @click.pass_obj
-def cordon(repo: Path, nodes: tuple[str, ...], reason: str, *, wishes: Wishes) -> int:
-    """Propose that NODES (names or hostlists) take no new work; what runs there goes on."""
+def cordon(
+    repo: Path, nodes: tuple[str, ...], reason: str, *, now_as: Callable[..., Asking | None], wishes: Wishes
+) -> int:  # fmt: skip
+    """Propose that NODES (names or hostlists) take no new work; what runs there goes on. With --now that counts at once."""
     from reconciler.runtime.proposals import nodes as editing
 
     why = _reason(reason)
-    return propose(repo, wishes, lambda desk: editing.cordon(desk, nodes, why))
+    return propose(repo, wishes, lambda desk: editing.cordon(desk, nodes, why), now_as("cordon", why, nodes=nodes))
 
 
 @click.command()
@@ -48,18 +58,25 @@ def uncordon(repo: Path, nodes: tuple[str, ...], *, wishes: Wishes) -> int:
 @click.option("--until", default="", help='They come back then, such as "2026-12-03T10:00Z".')
 @click.option("--how", type=click.Choice(["checkpoint", "wait", "kill"]), default="checkpoint", show_default=True,
               help="How jobs leave: saving their work, by ending, or at once.")  # fmt: skip
+@at_once("")
 @proposing
 @click.pass_obj
-def drain(repo: Path, nodes: tuple[str, ...], reason: str, span: str, until: str, how: str, *, wishes: Wishes) -> int:
+def drain(
+    repo: Path, nodes: tuple[str, ...], reason: str, span: str, until: str, how: str, *,
+    now_as: Callable[..., Asking | None], wishes: Wishes,
+) -> int:  # fmt: skip
     """Propose that what runs on NODES (names or hostlists) leaves, and nothing new starts there.
 
-    Without an end they stay empty until `gangops uncordon`.
+    Without an end they stay empty until `gangops uncordon`. With --now they are drained at once, by their checkpoints,
+    until that end or for 24h at most; then the lasting change has to be merged.
     """
     from reconciler.runtime.proposals import nodes as editing
 
     why, at = _reason(reason), now()
     end = _end(span, until, at)
-    return propose(repo, wishes, lambda desk: editing.drain(desk, nodes, why, at, until=end, how=how))
+    lasts = f"{min(end - at, LONGEST) // SECOND}s" if end is not None and end > at else "24h"
+    asking = now_as("drain", why, lasts, nodes=nodes)
+    return propose(repo, wishes, lambda desk: editing.drain(desk, nodes, why, at, until=end, how=how), asking)
 
 
 def _reason(said: str) -> str:

@@ -9,7 +9,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from reconciler.runtime.proposals.change import Change
     from reconciler.runtime.proposals.desk import Desk
     from reconciler.runtime.proposals.proposal import Proposal
+    from reconciler.runtime.proposals.requesting import Asking
 
 _POLL_SECONDS = 2
 
@@ -38,6 +39,7 @@ class Wishes:
     wait: bool
     timeout: int
     output: str
+    request: str = ""
 
 
 def proposing(command: Callable[..., int]) -> Callable[..., int]:
@@ -65,11 +67,16 @@ _OPTIONS = (
     click.option("-o", "--output", type=click.Choice(["table", "json", "name"]), default="table",
                  help="How to print; JSON is versioned, `name` is the branch alone."),
 )  # fmt: skip
-reason_option = click.option("-m", "--message", "why", default="", help="Why: goes into the commit and the request.")
+reason_option = click.option(
+    "-m", "--message", "--reason", "why", default="", help="Why: goes into the commit and the request."
+)
 
 
-def propose(repo: Path, wishes: Wishes, make: Callable[[Desk], Change]) -> int:
-    """Make a change on the newest desired commit, and propose it as wished. The exit status."""
+def propose(repo: Path, wishes: Wishes, make: Callable[[Desk], Change], asking: Asking | None = None) -> int:
+    """Make a change on the newest desired commit, and propose it as wished. The exit status.
+
+    `asking`: the same is asked of the reconciler at once, before the plan of the lasting change is made.
+    """
     from reconciler.runtime.proposals.proposal import push, refused
 
     clone, desk = desk_at(repo, dry_run=wishes.dry_run)
@@ -77,6 +84,11 @@ def propose(repo: Path, wishes: Wishes, make: Callable[[Desk], Change]) -> int:
     if not change.files:
         _tell_unchanged(change, wishes.output)
         return ExitStatus.OK
+    if asking is not None:
+        from reconciler.cli.requesting import ask
+
+        request = ask(clone, desk, asking, wishes)
+        wishes = replace(wishes, yes=True, request=request)
     proposal = _looked_at(desk, change)
     if wishes.output == "table":
         _show(proposal)
@@ -86,7 +98,7 @@ def propose(repo: Path, wishes: Wishes, make: Callable[[Desk], Change]) -> int:
     if wishes.dry_run:
         _result(wishes, proposal, commit="", pull="", link="")
         return refusal.exit_status if refusal is not None else ExitStatus.OK
-    _confirm(wishes, proposal)
+    confirm(wishes, f"{proposal.change.title}: push it as a branch?")
     begun = time.monotonic()
     commit = push(clone, proposal)
     pull = _offered(clone, proposal, commit, wishes)
@@ -136,7 +148,8 @@ def _show(proposal: Proposal) -> None:
         click.echo("\n".join(below(remark, width() or 80, "")))
 
 
-def _confirm(wishes: Wishes, proposal: Proposal) -> None:
+def confirm(wishes: Wishes, question: str) -> None:
+    """Somebody agrees, or had said so. Raises UsageError (NotConfirmed) off a terminal."""
     if wishes.yes:
         return
     if not is_terminal():
@@ -146,7 +159,7 @@ def _confirm(wishes: Wishes, proposal: Proposal) -> None:
             remedy="--yes pushes without asking, --dry-run only shows",
         )
     click.echo("", err=True)
-    if not click.confirm(f"{proposal.change.title}: push it as a branch?", default=True, err=True):
+    if not click.confirm(question, default=True, err=True):
         raise click.exceptions.Exit(ExitStatus.ERROR)
 
 
@@ -197,7 +210,7 @@ def _result(wishes: Wishes, proposal: Proposal, *, commit: str, pull: str, link:
 
         told = Told(
             verb=change.verb, changed=True, title=change.title, job=change.job, base=proposal.base, commit=commit,
-            branch=proposal.branch, pushed=bool(commit), pull_request=pull, link=link,
+            branch=proposal.branch, request=wishes.request, pushed=bool(commit), pull_request=pull, link=link,
             files=tuple(sorted(change.files)), remarks=change.remarks, plan=proposal.plan,
         )  # fmt: skip
         print_json("Proposal", proposal_json(told))

@@ -19,6 +19,7 @@ from reconciler.errors import InvalidInput, NotFound
 from reconciler.model.allocation import JobRecord
 from reconciler.model.desired import Desired
 from reconciler.model.units import SECOND, Instant, JobKey, document_of
+from reconciler.planner.requested import as_requested
 from reconciler.render.arrays import array_head, by_array, task_table
 from reconciler.runtime.clone import Clone, open_clone
 from reconciler.runtime.generation import Generation
@@ -79,7 +80,7 @@ def desired_at(clone: Clone, generation: Generation) -> Desired:
     read = DesiredReader(clone.git).recorded(generation.commit, generation.summary.desired_commit, generation.frozen)
     if read.desired is None:  # a generation above 0 was decided on one; at 0 the tree may never have been valid
         raise InvalidInput(read.diagnostics)
-    return read.desired
+    return as_requested(read.desired, generation.observed.requests, now())
 
 
 def print_json(kind: str, content: Mapping[str, object]) -> None:

@@ -22,7 +22,7 @@ from reconciler.render.arrays import counted, leading
 from reconciler.render.explain import explanation_page, node_page, queue_page, reason_code
 from reconciler.render.plan.model import Tidy
 from reconciler.render.tidying import hop_line, proposed, tidying_line
-from reconciler.render.view import condition, headline, job_table, node_table, queue_table
+from reconciler.render.view import condition, headline, job_table, node_table, queue_table, request_table
 from reconciler.runtime.explained import explained, node_explained, proposals, queue_explained
 from reconciler.runtime.generation import Generation
 from reconciler.runtime.logs import follow, log_files, read_logs
@@ -93,18 +93,19 @@ def _node_warnings(generation: Generation, desired: Desired) -> Iterator[str]:
 
 
 @click.command()
-@click.argument("kind", type=click.Choice(["jobs", "nodes", "queues"]))
+@click.argument("kind", type=click.Choice(["jobs", "nodes", "queues", "requests"]))
 @output_option
 @fetch_option
 @click.pass_obj
 def get(repo: Path, kind: str, output: str, *, fetch: bool) -> None:
-    """List jobs, nodes or queues."""
+    """List jobs, nodes, queues or requests."""
     _, generation, desired = newest(repo, fetch=fetch)
     allocation, observed = generation.allocation, generation.observed
     names: dict[str, list[str]] = {
         "jobs": list(allocation.jobs),
         "nodes": [node.name for node in desired.inventory.nodes],
         "queues": list(desired.quotas.queues),
+        "requests": list(observed.requests),
     }
     if output == "name":
         click.echo("\n".join(names[kind]))
@@ -113,12 +114,15 @@ def get(repo: Path, kind: str, output: str, *, fetch: bool) -> None:
             "jobs": [tree_of(record) for record in allocation.jobs.values()],
             "nodes": [tree_of(seen) for _, seen in sorted(observed.nodes.items())],
             "queues": [tree_of(queue) for queue in desired.quotas.queues.values()],
+            "requests": [tree_of(request) for request in observed.requests.values()],
         }
         print_tree(output, kind.title(), {kind: trees[kind]})
     elif kind == "jobs":
         click.echo(job_table(desired, allocation.jobs, now(), width(), wide=output == "wide"))
     elif kind == "nodes":
         click.echo(node_table(desired, observed, allocation.holders(), width()))
+    elif kind == "requests":
+        click.echo(request_table(observed.requests, width()))
     else:
         click.echo(queue_table(desired, allocation.jobs, width()))
 

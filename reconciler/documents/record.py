@@ -23,6 +23,7 @@ from reconciler.model.decision import Difference
 from reconciler.model.inventory import Inventory
 from reconciler.model.observed import JobObservation, NodeObservation, Observed, Provenance
 from reconciler.model.reasons import Number, Reason, ReasonCode, sentence
+from reconciler.model.request import Request
 from reconciler.model.units import CommitId, Digest, Instant, JobKey, NodeName, document_of, index_of, task_key
 
 SUMMARY = "allocation/summary.yaml"
@@ -32,6 +33,7 @@ TOMBSTONES = "finished/"
 OBSERVED_NODES = "observed/nodes/"
 OBSERVED_JOBS = "observed/jobs/"
 OBSERVED_PROVENANCE = "observed/provenance/"
+REQUESTS = "requests/"
 FROZEN = "frozen/"
 
 _T = TypeVar("_T")
@@ -111,7 +113,8 @@ def _by_document(values: Mapping[JobKey, _T], changed: set[JobKey]) -> dict[JobK
 def observed_files(
     observed: Observed, inventory: Inventory, before: Observed = NOTHING_SEEN, files: Files = NO_FILES
 ) -> dict[str, bytes]:
-    """All files under `observed/`. What is equal in `before` keeps its bytes from `files`, the files made of that."""
+    """All files under `observed/` and `requests/`. What is equal in `before` keeps its bytes from `files`, those made
+    of that."""
     racks = racks_of(inventory)
     found: dict[str, bytes] = {}
     for name, seen in sorted(observed.nodes.items()):
@@ -126,6 +129,10 @@ def observed_files(
         path = f"{OBSERVED_PROVENANCE}{key}.yaml"
         kept = files.get(path) if before.provenance.get(key) == brought else None
         found[path] = kept or to_yaml(_RECORD.tree_of(brought))
+    for request in (observed.requests[name] for name in sorted(observed.requests)):
+        path = f"{REQUESTS}{request.id}.yaml"
+        kept = files.get(path) if before.requests.get(request.id) == request else None
+        found[path] = kept or to_yaml(_RECORD.tree_of(request))
     return found
 
 
@@ -179,10 +186,12 @@ def read_observed(files: Files) -> Observed:
         nodes = [_value(NodeObservation, tree, path) for path, tree in _trees(files, OBSERVED_NODES)]
         jobs = [_value(JobObservation, tree, path) for path, tree in _trees(files, OBSERVED_JOBS)]
         brought = [_value(Provenance, tree, path) for path, tree in _trees(files, OBSERVED_PROVENANCE)]
+        asked = [_read_request(path, tree) for path, tree in _trees(files, REQUESTS)]
     return Observed(
         nodes={seen.node: seen for seen in sorted(nodes, key=lambda seen: seen.node)},
         jobs={seen.job: seen for seen in sorted(jobs, key=lambda seen: seen.job)},
         provenance={seen.job: seen for seen in sorted(brought, key=lambda seen: seen.job)},
+        requests={request.id: request for request in sorted(asked, key=lambda request: request.id)},
     )
 
 
@@ -297,6 +306,13 @@ def _read_tombstones(path: str, tree: Tree) -> dict[JobKey, tuple[Tombstone, ...
     if not found or any(stone.job != key for key, stones in found.items() for stone in stones):
         raise _not_ours(path)
     return {key: tuple(stones) for key, stones in found.items()}
+
+
+def _read_request(path: str, tree: Tree) -> Request:
+    request = _value(Request, tree, path)
+    if path != f"{REQUESTS}{request.id}.yaml":
+        raise _not_ours(path)
+    return request
 
 
 def _reason_tree(why: Reason) -> Tree:

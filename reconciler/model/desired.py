@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from reconciler.model.inventory import Inventory
 from reconciler.model.job import Job
 from reconciler.model.queue import PriorityClass, QuotaTree, Scheduling
+from reconciler.model.request import Request
 from reconciler.model.units import (
     MINUTE,
     SECOND,
@@ -22,6 +23,7 @@ from reconciler.model.units import (
     Nanoseconds,
     NodeName,
     QueueName,
+    document_of,
 )
 
 
@@ -105,7 +107,8 @@ class Desired:
     """`jobs` are the gangs, by key in code point order; of an array each task. `arrays` are the arrays themselves.
 
     `invalid` are the jobs that have no valid form at all. `policy` has those that policies hold back; one that runs
-    already goes on. Both, and `frozen`, name documents: of a task its array.
+    already goes on. `asked` has those that a request in force is about: cancelled and suspended ones stop, of a frozen
+    queue none starts. These, and `frozen`, name documents: of a task its array.
     """
 
     commit: CommitId
@@ -124,7 +127,12 @@ class Desired:
     policy: Mapping[JobKey, PolicyHold] = field(default_factory=dict)
     arrays: Mapping[JobKey, Job] = field(default_factory=dict)
     slurm: SlurmRules = SlurmRules()
+    asked: Mapping[JobKey, Request] = field(default_factory=dict)
 
     def job_of(self, document: JobKey) -> Job | None:
         """What a job's document says, of an array or not."""
         return self.jobs.get(document) or self.arrays.get(document)
+
+    def request_about(self, key: JobKey) -> Request | None:
+        """The request in force about a job, or about the array of a task."""
+        return self.asked.get(document_of(key)) if self.asked else None

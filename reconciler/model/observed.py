@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from reconciler.model.request import Request
 from reconciler.model.units import BitsPerSecond, Bytes, CommitId, Digest, GpuSeconds, Instant, JobKey, NodeName
 from reconciler.model.xids import FATAL_XIDS, NOTHING_LEFT
 
@@ -238,3 +239,4 @@ class Observed:
     nodes: Mapping[NodeName, NodeObservation] = field(default_factory=dict)
     jobs: Mapping[JobKey, JobObservation] = field(default_factory=dict)
     provenance: Mapping[JobKey, Provenance] = field(default_factory=dict)
+    requests: Mapping[str, Request] = field(default_factory=dict)

@@ -27,6 +27,8 @@ class ReasonCode(StrEnum):
     POLICY = "Policy"
     APPROVAL = "Approval"
     POLICY_PLAN = "PolicyPlan"
+    REQUESTED = "Requested"
+    FROZEN = "Frozen"
     # a candidate that waits
     QUOTA_CEILING = "QuotaCeiling"
     QUOTA_EXHAUSTED = "QuotaExhausted"
@@ -107,6 +109,8 @@ SENTENCES: dict[ReasonCode, str] = {
     ReasonCode.POLICY: "policy {policy} denies it ({rule}): {message}",
     ReasonCode.APPROVAL: "policy {policy} wants approval by {approvers} ({rule}): {message}",
     ReasonCode.POLICY_PLAN: "policy {policy} denies what its start would do ({rule}): {message}",
+    ReasonCode.REQUESTED: "{done} by {by} until {until} (request {request}): {message}",
+    ReasonCode.FROZEN: "{by} lets nothing of {what} start until {until} (request {request}): {message}",
     ReasonCode.QUOTA_CEILING: "queue {queue} would hold {wouldBe} of at most {ceiling} {gpuType}",
     ReasonCode.QUOTA_EXHAUSTED: "needs {need} {gpuType}; queue {queue} may add {room} before others give some back",
     ReasonCode.LEND_LIMIT: "needs {need} {gpuType}; queue {lender} lends no more than {lend} of what it does not use",

@@ -1,6 +1,7 @@
 """One job as its file, its record and the world around it; and is it a candidate for GPUs at all?
 
-The reasons of the rule book's first block: suspended, queue gone, dependency, back-off, admissions frozen. What a job
+The reasons of the rule book's first block: suspended, queue gone, dependency, back-off, a request,
+admissions frozen. What a job
 that is none becomes is for `classify`.
 """
 
@@ -16,7 +17,9 @@ from reconciler.model.job import Dependency, Job
 from reconciler.model.lifecycle import Cause, JobState, Outcome
 from reconciler.model.observed import Observed
 from reconciler.model.reasons import Reason, ReasonCode, reason
+from reconciler.model.request import Ask
 from reconciler.model.units import Instant, JobKey, NodeName, document_of, task_key
+from reconciler.planner.requested import why_asked
 
 FINAL: Final = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT})
 """How an incarnation ends for good. A cancelled or replaced one goes on when its file comes back."""
@@ -53,6 +56,12 @@ class Case:
     def ends_unstarted(self) -> Reason | None:
         """Why it is not to run any more, of a task of an array."""
         return self.world.ends_unstarted(self.job, self.record) if self.job is not None else None
+
+    @property
+    def asked(self) -> Ask | None:
+        """What a request in force asks for it."""
+        request = self.world.desired.request_about(self.key)
+        return request.ask if request is not None else None
 
     @property
     def same(self) -> bool:
@@ -130,6 +139,9 @@ def not_a_candidate(case: Case, job: Job) -> Reason | None:
     world, record = case.world, case.record
     if job.suspend:
         return reason(ReasonCode.SUSPENDED)
+    request = world.desired.request_about(case.key)
+    if request is not None and request.ask is not Ask.FREEZE:
+        return why_asked(request)
     queues = world.desired.quotas.queues
     if queues and job.queue not in queues:
         return reason(ReasonCode.QUEUE_GONE, queue=job.queue)
@@ -145,6 +157,8 @@ def not_a_candidate(case: Case, job: Job) -> Reason | None:
         if record.reason.code is ReasonCode.BACK_OFF:
             return record.reason  # it says what failed, which nothing else remembers
         return reason(ReasonCode.BACK_OFF, failures=record.failures + record.failed_starts, until=record.retry_at)
+    if request is not None:
+        return why_asked(request)
     if world.desired.blocked:
         return reason(ReasonCode.ADMISSIONS_FROZEN, file=world.desired.blocked)
     return None

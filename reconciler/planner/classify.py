@@ -18,11 +18,13 @@ from reconciler.model.job import Job
 from reconciler.model.lifecycle import Cause, JobState, Outcome, Phase, check_move
 from reconciler.model.observed import Observed
 from reconciler.model.reasons import Reason, ReasonCode, reason
+from reconciler.model.request import Ask
 from reconciler.model.units import Digest, GpuSeconds, Instant, JobKey, QueueName, document_of, seconds
 from reconciler.planner import steps
 from reconciler.planner.candidacy import FINAL, Case, World, failed_tasks, not_a_candidate
 from reconciler.planner.draft import limit_of
 from reconciler.planner.memo import masks_of
+from reconciler.planner.requested import why_asked
 from reconciler.planner.windows import open_window
 
 
@@ -91,6 +93,7 @@ def _just_waits(record: JobRecord, job: Job, world: World) -> bool:
         and record.retry_at is None
         and not (job.suspend or job.after or desired.blocked)
         and not (desired.policy and document_of(record.job) in desired.policy)
+        and desired.request_about(record.job) is None
         and (job.task is None or world.ends_unstarted(job, record) is None)
         and (not desired.quotas.queues or job.queue in desired.quotas.queues)
     )
@@ -142,10 +145,14 @@ def _is_finished(case: Case) -> bool:
 RULES: Final[tuple[tuple[Bucket, Callable[[Case], bool]], ...]] = (
     (Bucket.FINISHED, _is_finished),  # this incarnation never runs again
     (Bucket.CANCELLED, lambda c: c.job is None and not c.is_invalid),  # its file is gone
+    (Bucket.CANCELLED, lambda c: c.asked is Ask.CANCEL),  # somebody asked for it at once
     (Bucket.CANCELLED, lambda c: c.ends_unstarted is not None),  # a task of an array that is not to run any more
     (Bucket.CHANGED, lambda c: c.record is not None and c.job is not None and not c.same),  # runs something else now
     (Bucket.INVALID, lambda c: c.job is None and not (c.state and c.state.holds_gpus)),  # no valid form, nothing held
-    (Bucket.SUSPENDED, lambda c: c.job is not None and c.job.suspend),  # people asked it to wait
+    (
+        Bucket.SUSPENDED,
+        lambda c: c.job is not None and (c.job.suspend or c.asked is Ask.SUSPEND),
+    ),  # people asked it to wait
     (Bucket.BROKEN, lambda c: c.state is JobState.PENDING and c.lost_its_place),  # repaired before new work
 )
 
@@ -182,11 +189,12 @@ def _finished(case: Case) -> JobRecord | None:
 
 
 def _cancelled(case: Case) -> JobRecord | None:
-    """Its file is gone: out through the checkpoint path; the record goes when the GPUs are back.
+    """Out through the checkpoint path; the record goes with the file, when the GPUs are back.
 
-    A task of an array whose file is there stays on record, as cancelled.
+    While the file is there it stays on record, as cancelled: a task of an array, or what somebody asked for at once.
     """
-    why = case.ends_unstarted
+    request = case.world.desired.request_about(case.key) if case.asked is Ask.CANCEL else None
+    why = why_asked(request) if request is not None else case.ends_unstarted
     if _holds(case):
         return _stop(case, Cause.CANCELLED, why or reason(ReasonCode.CANCELLED))
     record, job = case.record, case.job
@@ -220,7 +228,11 @@ def _invalid(case: Case) -> JobRecord | None:
 
 def _suspended(case: Case) -> JobRecord | None:
     if _holds(case):
-        return _stop(case, Cause.SUSPENDED, reason(ReasonCode.SUSPENDED))
+        request = case.world.desired.request_about(case.key)
+        in_file = request is None or case.job is None or case.job.suspend
+        return _stop(
+            case, Cause.SUSPENDED, reason(ReasonCode.SUSPENDED) if in_file or request is None else why_asked(request)
+        )
     return _as_candidate(case)
 
 
@@ -238,7 +250,7 @@ def _promised(case: Case) -> JobRecord | None:
     if record is None or case.job is None:
         return record
     why = not_a_candidate(case, case.job)
-    if why is None or why.code is ReasonCode.ADMISSIONS_FROZEN:
+    if why is None or why.code in (ReasonCode.ADMISSIONS_FROZEN, ReasonCode.FROZEN):
         return record
     return replace(record, state=JobState.HELD, promise=None, victims=(), reason=why)
 

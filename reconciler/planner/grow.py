@@ -52,6 +52,8 @@ def _below_full_size(draft: Draft) -> list[tuple[JobRecord, Job]]:
         job = draft.job(record) if record.state is JobState.RUNNING else None
         if job is None or job.elastic is None or record.job not in draft.types or not draft.is_queue(job.queue):
             continue
+        if draft.desired.request_about(record.job) is not None:
+            continue
         if record.gpus_held < elastic.sizes_of(job)[0].gpus and not shields.of(record, job).by:
             found.append((record, job))
     return found

@@ -13,7 +13,10 @@ from reconciler.render.plan import Plan, plan_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """`changed` False: there was nothing to do, `why` says so. `commit` is empty when nothing was pushed."""
+    """`changed` False: there was nothing to do, `why` says so. `commit` is empty when nothing was pushed.
+
+    `request` is the branch of what was asked for at once, "" when nothing was.
+    """
 
     verb: str
     changed: bool
@@ -23,6 +26,7 @@ class Told:
     base: str = ""
     commit: str = ""
     branch: str = ""
+    request: str = ""
     pushed: bool = False
     pull_request: str = ""
     link: str = ""

@@ -13,6 +13,7 @@ from reconciler.model.decision import Action, Change, Decision
 from reconciler.model.inventory import Inventory
 from reconciler.model.lifecycle import JobState
 from reconciler.model.reasons import sentence
+from reconciler.model.request import Request, Standing
 from reconciler.model.units import JobKey, document_of, index_of, task_key
 from reconciler.render.names import one_line, places
 
@@ -61,6 +62,21 @@ def _said(action: Action, jobs: list[str]) -> str:
     if len(jobs) > 1 and len(arrays) == 1 and (array := arrays.pop()):
         told = told.replace("jobs", f"tasks of {array}")
     return told.format(job=jobs[0], count=len(jobs))
+
+
+def request_line(request: Request) -> str:
+    """What came of a request, in one line: `Request cancel-a-1f2e3d4 of kim is in force: cancel nlp/a, "loss is NaN"`."""
+    who = f" of {request.by}" if request.by else ""
+    asked = f"{request.asked}, {one_line(request.reason)}" if request.reason else request.asked
+    if request.refusal is not None:
+        return f"Request {request.id}{who} is refused ({request.refusal.value}: {one_line(request.told)}): {asked}"
+    return f"Request {request.id}{who} {_STANDS[request.standing]}: {asked}"
+
+
+_STANDS = {
+    Standing.IN_FORCE: "is in force", Standing.LANDED: "is what the files say by now", Standing.EXPIRED: "is over",
+    Standing.REFUSED: "is refused",
+}  # fmt: skip
 
 
 def body(decision: Decision, before: Allocation, inventory: Inventory) -> str:

@@ -12,6 +12,7 @@ from reconciler.model.job import Job
 from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import JobObservation, NodeCondition, NodeObservation, Observed, Proof, Provenance
 from reconciler.model.reasons import sentence
+from reconciler.model.request import Request
 from reconciler.model.units import Instant, JobKey, NodeName, QueueName
 from reconciler.render.arrays import STATES, by_array, counted, leading
 from reconciler.render.names import gpu_hours, one_line, places, share, span, when
@@ -53,6 +54,16 @@ def queue_rows(desired: Desired, jobs: Mapping[JobKey, JobRecord]) -> Rows:
     if orphans := [r for r in jobs.values() if r.queue not in desired.quotas.queues and r.gpus_bound]:
         rows.append(["(orphaned)", "-", *_use_of(orphans), "-"])
     return ["QUEUE", "GUARANTEED", "HELD", "PROMISED", "WAITING", "CEILING"], rows
+
+
+def request_table(requests: Mapping[str, Request], width: int | None) -> str:
+    """A line a request, newest first: what is asked, by whom, how it stands, and until when or why not."""
+    rows = []
+    for request in sorted(requests.values(), key=lambda one: (-one.seen, one.id)):
+        why = f"{request.refusal.value}: {request.told}" if request.refusal is not None else request.reason
+        until = when(request.expires) if request.expires else "-"
+        rows.append([request.id, request.asked, request.by or "-", request.standing.value, until, one_line(why)])
+    return table(["REQUEST", "ASKS", "BY", "STANDS", "UNTIL", "WHY"], rows, width=width)
 
 
 def _use_of(records: Sequence[JobRecord]) -> tuple[str, str, str]:

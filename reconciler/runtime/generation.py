@@ -19,6 +19,7 @@ from reconciler.documents.record import (
     OBSERVED_JOBS,
     OBSERVED_NODES,
     OBSERVED_PROVENANCE,
+    REQUESTS,
     SUMMARY,
     Changes,
     Files,
@@ -38,6 +39,7 @@ from reconciler.model.desired import Desired
 from reconciler.model.observed import GpuReport, NodeCondition, NodeObservation, Observed, Provenance
 from reconciler.model.units import CommitId, Instant, JobKey, NodeName
 from reconciler.planner.decide import decide
+from reconciler.planner.requested import as_requested
 from reconciler.planner.still import Decider
 from reconciler.planner.verify import violations
 from reconciler.policy.plan import judge_of
@@ -50,7 +52,8 @@ from reconciler.store.trees import REGULAR, tree_entries
 PREVIEW = "preview"
 """The trigger of a decision that is only shown: what it would do once somebody has seen it."""
 _RESTORED = "restored to epoch "
-STATE_PATHS = ("allocation", "finished", "frozen", "observed")
+STATE_PATHS = ("allocation", "finished", "frozen", "observed", "requests")
+_SEEN = (OBSERVED_NODES, OBSERVED_JOBS, OBSERVED_PROVENANCE, REQUESTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +140,7 @@ def read_generation(git: Git, commit: str) -> Generation:
 
 def generation_of(commit: str, files: Files) -> Generation:
     """The generation whose state tree holds these files. Raises StoreError (PathNotFound, BadRecord)."""
-    seen = {p: c for p, c in files.items() if p.startswith((OBSERVED_NODES, OBSERVED_JOBS, OBSERVED_PROVENANCE))}
+    seen = {p: c for p, c in files.items() if p.startswith(_SEEN)}
     nodes = {p: c for p, c in files.items() if p.startswith(NODES)}
     summary = read_summary(files)
     return Generation(
@@ -169,6 +172,8 @@ def decided(inputs: Inputs, decider: Decider | None = None) -> Decided:
     Raises BrokenInvariant when the independent judge refuses the decision: nothing of it may be committed.
     """
     previous = inputs.previous.allocation
+    requests = inputs.observed.requests
+    inputs = replace(inputs, desired=as_requested(inputs.desired, requests, _not_before(inputs)))
     judge: Judge | None = None
     if (verdicts := inputs.verdicts) is not None:
         held = verdicts.holds(standing(inputs))

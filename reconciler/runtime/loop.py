@@ -24,13 +24,14 @@ from reconciler.model.units import DAY, SECOND, CommitId, GpuSeconds, Instant, J
 from reconciler.planner.still import Decider
 from reconciler.policy.previewed import RULE as PLAN_DIFFERS
 from reconciler.ports import Clock, Committed, Engine
-from reconciler.render.story import body, subject
+from reconciler.render.story import body, request_line, subject
 from reconciler.runtime.authorised import Authority
 from reconciler.runtime.generation import Generation, Inputs, NextGeneration, next_generation, read_generation, trailers
 from reconciler.runtime.notices.teller import Teller
 from reconciler.runtime.proofs import Proofs
 from reconciler.runtime.provenance import provenance_after
 from reconciler.runtime.reading import DesiredReader, ReadDesired
+from reconciler.runtime.requests import news, over, requests_after
 from reconciler.runtime.status_server import LoopMetrics
 from reconciler.runtime.wanted import Wanted, wanted
 from reconciler.store.mirror import Fetched, Mirror
@@ -143,7 +144,13 @@ class Reconciler:
             # 3. What is seen? The engine starts from the committed observation.
             self._start_engine(want.desired, current)
             now = Instant(max(self._clock.now(), current.allocation.decided_at))
-            observed = replace(self._engine.observe(want.desired, now), provenance=self._provenance(want, current))
+            observed = replace(
+                self._engine.observe(want.desired, now),
+                provenance=self._provenance(want, current),
+                requests=requests_after(
+                    self._mirror.git, current.observed.requests, fetched.requests, want.read, self._cluster_id, now
+                ),
+            )
             self._tell_refusals(observed)
             # 4. Decide; the judge inside refuses what must never be committed.
             inputs = Inputs(
@@ -153,7 +160,7 @@ class Reconciler:
                 observed=observed,
                 previous=current,
                 now=now,
-                trigger=_trigger(current, want.desired),
+                trigger=_trigger(current, want.desired, observed),
                 verdicts=want.read.verdicts,
             )
             with bulk():
@@ -181,6 +188,7 @@ class Reconciler:
             self._current = following.committed_as(commit)
             self._apply(self._current)
             self._published(following, commit)
+            self._clear_requests(fetched)
             self._settled(want, self._current)
             return Round(generation=self._current, desired=want.read, committed=following, held=want.held)
         raise Fenced(f"lost the push {_RACES} times in a row", remedy="Is another reconciler writing this branch?")
@@ -249,9 +257,11 @@ class Reconciler:
         return self._brought[1]
 
     def _worth_a_commit(self, following: NextGeneration, current: Generation, desired: Desired, now: Instant) -> bool:
-        """A decision that changes something, or a change that is withheld from it, at once. Nodes that came, went or changed, once a cycle; receipts and
-        checkpoint times alone, once `observed.coalesce`."""
+        """A decision that changes something, a change that is withheld from it, or a request, at once. Nodes that came,
+        went or changed, once a cycle; receipts and checkpoint times alone, once `observed.coalesce`."""
         if following.decision.changed or following.inputs.frozen.get(WITHHELD) != current.frozen.get(WITHHELD):
+            return True
+        if news(current.observed.requests, following.inputs.observed.requests):
             return True
         if not following.observed_moved:
             return False
@@ -287,6 +297,22 @@ class Reconciler:
                 proof_of=proofs,
             )
         )
+
+    def _clear_requests(self, fetched: Fetched) -> None:
+        """What is over and on record leaves the remote. Where it may not be removed it does no harm: it is known."""
+        assert self._current is not None
+        gone = over(self._current.observed.requests, fetched.requests)
+        if not gone:
+            return
+        try:
+            self._mirror.remove_requests(gone)
+        except StoreError as err:
+            self._report(
+                "requests-left", {"refs": len(gone), "why": err.message.splitlines()[0] if err.message else ""}
+            )
+        else:
+            left = {ref: commit for ref, commit in fetched.requests.items() if ref not in gone}
+            self._fetched = replace(self._fetched, requests=left) if self._fetched is not None else None
 
     # -- telling
 
@@ -324,6 +350,10 @@ class Reconciler:
         for record in _surprises(following.allocation):
             if record is not kept.get(record.job):
                 self._report(PLAN_DIFFERS, {"job": record.job, "what": record.reason.number("message"), "held": True})
+        for request in news(following.inputs.previous.observed.requests, following.inputs.observed.requests):
+            told = {"request": request.id, "asks": request.asked, "by": request.by, "standing": request.standing.value}
+            why = {"refused": request.refusal.value, "told": request.told} if request.refusal is not None else {}
+            self._report("request", {**told, **why})
         for one in following.summary.differs:
             self._report(PLAN_DIFFERS, {"job": one.job, "what": one.told, "preview": one.preview, "held": False})
         known = {(one.path, one.blob) for one in withheld_of(following.inputs.previous.frozen)}
@@ -431,7 +461,8 @@ def _told(following: NextGeneration, current: Generation) -> str:
     previews = [f"Answers to preview sha256:{digest}" for digest in summary.previews[:_PREVIEWS]]
     differs = [f"{one.job} differs from its preview: {one.told}" for one in summary.differs[:_PREVIEWS]]
     whole = body(following.decision, current.allocation, following.inputs.desired.inventory)
-    return "\n\n".join("\n".join(part) for part in ([whole], previews, differs) if part)
+    asked = [request_line(one) for one in news(current.observed.requests, following.inputs.observed.requests)]
+    return "\n\n".join("\n".join(part) for part in ([whole], asked, previews, differs) if part)
 
 
 def _surprises(allocation: Allocation) -> Iterator[JobRecord]:
@@ -451,5 +482,7 @@ def _condition_of(err: GangOpsError) -> Condition:
     return Condition(ready=False, stalled=stalled, reason=err.code, message=err.message, remedy=err.remedy)
 
 
-def _trigger(current: Generation, desired: Desired) -> str:
-    return "desired" if desired.commit != current.summary.desired_commit else "observed"
+def _trigger(current: Generation, desired: Desired, observed: Observed) -> str:
+    if desired.commit != current.summary.desired_commit:
+        return "desired"
+    return "request" if news(current.observed.requests, observed.requests) else "observed"

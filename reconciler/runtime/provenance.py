@@ -200,7 +200,7 @@ def _told_by(git: Git, commits: Iterable[str], people: Documents) -> dict[str, F
     merged = sorted({meta.parents[1] for meta in metas.values() if len(meta.parents) > 1} - raws.keys())
     for commit, raw in raw_commits(git, merged).items():
         raws[commit], metas[commit] = raw, parse_commit(commit, raw)
-    signers = _signers(people)
+    signers = signers_of(people)
     return {commit: _facts(commit, metas, raws, people, signers) for commit in sorted(commits)}
 
 
@@ -255,10 +255,10 @@ def _said(value: str, people: Documents) -> Person:
 def signer_of(git: Git, commit: str, people: Documents) -> Person | None:
     """The user whose key signed this commit; None without a signature that verifies."""
     raw = raw_commits(git, (commit,))[commit]
-    return _signed_by(raw, parse_commit(commit, raw), people, _signers(people))
+    return _signed_by(raw, parse_commit(commit, raw), people, signers_of(people))
 
 
-def _signers(people: Documents) -> str:
+def signers_of(people: Documents) -> str:
     """An allowed_signers list of all keys that User documents have, by user."""
     lines = []
     for item in people.of("User"):

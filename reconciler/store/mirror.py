@@ -312,6 +312,19 @@ class Mirror:
         if gone:
             self.git.run("update-ref", "--stdin", stdin="".join(f"delete {ref}\n" for ref in gone).encode())
 
+    def remove_requests(self, tips: Mapping[str, str]) -> None:
+        """Removes refs of requests from the desired repository, each only while it is at this commit.
+
+        Raises StoreError (GitFailed) when the remote does not let us; Unreachable.
+        """
+        remote = self.branches.source
+        leases = [f"--force-with-lease={ref}:{oid}" for ref, oid in sorted(tips.items()) if ref.startswith(REQUESTS)]
+        gone = [f":{ref}" for ref in sorted(tips) if ref.startswith(REQUESTS)]
+        if gone:
+            self.at(remote).run(
+                "push", "--quiet", "--no-verify", *leases, "--end-of-options", remote.url, *gone, network=True
+            )  # fmt: skip
+
     def _is_ours(self, ref: str) -> bool:
         if ref == self.branches.desired or year_of(ref, self.branches.state) is not None:
             return True

@@ -8,6 +8,7 @@ runtime, telling the outcomes of a push apart to `publish`.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from reconciler.errors import GangOpsError, StoreError, Unreachable, UsageError
 from reconciler.store.failures import redact
@@ -59,6 +60,45 @@ def commit_as(git: Git, tree: str, parent: str, message: str) -> str:
             "commit-tree", *(("-S",) if wants else ()), "-p", checked_object_id(parent), "-F", "-",
             checked_object_id(tree), stdin=message.encode(),
         )  # fmt: skip
+    except GangOpsError as err:
+        raise _uncommitted(err) from err
+    return checked_object_id(made.stdout.decode("ascii").strip())
+
+
+def signing_key(git: Git, key: Path | None) -> str:
+    """What git signs with for this person: `key` when given, else `user.signingKey`, which must be an SSH key.
+
+    `git` is that of `as_person`. Raises UsageError (NoSigningKey).
+    """
+    if key is not None:
+        if not key.expanduser().is_file():
+            raise UsageError(f"there is no key {key}", code="NoSigningKey", remedy=_KEY)
+        return str(key.expanduser().absolute())
+    told = git.run("config", "--get", "user.signingkey", accept=(0, 1)).stdout.decode("utf-8", "replace").strip()
+    form = git.run("config", "--get", "gpg.format", accept=(0, 1)).stdout.decode("utf-8", "replace").strip()
+    if told and (form == "ssh" or told.startswith(("key::", "ssh-"))):
+        return told
+    why = "your git settings name no SSH key to sign with" if not told else "your git settings sign with no SSH key"
+    raise UsageError(f"a request is signed, and {why}", code="NoSigningKey", remedy=_KEY)
+
+
+_KEY = (
+    "--key ~/.ssh/id_ed25519; or for good: git config --global gpg.format ssh; "
+    "git config --global user.signingKey ~/.ssh/id_ed25519.pub. Its public half stands under sshKeys of your User."
+)
+
+
+def commit_alone(git: Git, path: str, content: bytes, message: str, key: str) -> str:
+    """A commit of one file, without a parent, by whoever runs this and signed with this SSH key; no ref is touched.
+
+    `git` is that of `as_person`. Raises: UsageError(NoIdentity), StoreError(SigningFailed).
+    """
+    blob = git.run("hash-object", "-w", "--stdin", stdin=content).stdout.decode("ascii").strip()
+    listed = f"100644 blob {checked_object_id(blob)}\t{path}\n".encode()
+    tree = git.run("mktree", stdin=listed).stdout.decode("ascii").strip()
+    signing = replace(git, config=(*git.config, ("gpg.format", "ssh"), ("user.signingkey", key)))
+    try:
+        made = signing.run("commit-tree", "-S", "-F", "-", checked_object_id(tree), stdin=message.encode())
     except GangOpsError as err:
         raise _uncommitted(err) from err
     return checked_object_id(made.stdout.decode("ascii").strip())

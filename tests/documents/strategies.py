@@ -40,6 +40,7 @@ from reconciler.model.observed import (
     Shown,
 )
 from reconciler.model.reasons import Reason, ReasonCode
+from reconciler.model.request import Ask, Refusal, Request, Standing
 from reconciler.model.units import (
     CommitId,
     Digest,
@@ -316,6 +317,28 @@ brought = st.builds(
 )
 
 
+requests = st.builds(
+    Request,
+    id=names,
+    commit=commits,
+    ask=some(st.sampled_from(Ask)),
+    standing=st.sampled_from(Standing),
+    seen=instants,
+    job=st.just(JobKey("")) | job_keys,
+    nodes=st.lists(nodes, max_size=2).map(tuple),
+    queue=st.just(QueueName("")) | queues,
+    reason=texts,
+    expires=instants,
+    by=texts,
+    email=texts,
+    refusal=some(st.sampled_from(Refusal)),
+    told=texts,
+    ended=instants,
+    content=texts,
+    signed=texts,
+)
+
+
 @st.composite
 def observed(draw: st.DrawFn) -> Observed:
     """Nodes and jobs by name, in order."""
@@ -326,4 +349,5 @@ def observed(draw: st.DrawFn) -> Observed:
         nodes={node: draw(observations(node)) for node in seen},
         jobs={key: replace(draw(progress), job=key) for key in keys},
         provenance={key: replace(draw(brought), job=key) for key in keys},
+        requests={name: replace(draw(requests), id=name) for name in sorted(draw(st.sets(names, max_size=2)))},
     )

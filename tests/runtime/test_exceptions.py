@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from reconciler.documents.record import SUMMARY
 from reconciler.model.observed import Proof
 from reconciler.runtime.audit.exceptions import Exceptional, exceptions
 from reconciler.runtime.audit.index import indexed
 from reconciler.store.signatures import make_key
-from reconciler.store.statecommit import Message, build_on
 from tests.policy.house import policy_text, rule
 from tests.runtime.lab import Lab, job_file, job_text, jobs
 from tests.runtime.test_policies import USERS, merged, user
-from tests.store.world import MAIN, git
 
 POLICY = "policies/house.yaml"
 SMALL_ONLY = policy_text(rule("object.spec.gpus <= 4", reason="TooLarge"))
@@ -60,21 +57,3 @@ def test_how_sure_it_is_who_brought_a_job(lab: Lab, proof: Proof) -> None:
     found = [(one.kind, one.told.partition(":")[0]) for one in listed(lab) if one.kind in kinds.values()]
     brought = {Proof.FORGE: "nlp/a (#7)", Proof.NONE: "nlp/a"}
     assert found == ([(kinds[proof], brought[proof])] if proof in kinds else [])
-
-
-def test_a_request_that_came_into_the_record(lab: Lab) -> None:
-    lab.begin(**jobs("a"))
-    lab.desk().settle()
-    mirror = lab.mirror("hand")
-    mirror.fetch()
-    summary = git(lab.remote.path, "cat-file", "blob", f"{lab.tip}:{SUMMARY}").replace(
-        b"generation: 3", b"generation: 4"
-    )
-    asked = b'action: cancel\ntarget: nlp/a\nreason: "runs away"\nby: kim@acme.org\n'
-    made = build_on(
-        mirror.git, {"requests/1a2b.yaml": asked, SUMMARY: summary},
-        parent=lab.tip, desired=lab.remote.tip(MAIN) or "", at=lab.clock.now(), writer=lab.writer,
-        message=Message(subject="x", body="", trailers={"Generation": "99"}),
-    )  # fmt: skip
-    git(lab.folder / "hand" / "git", "push", "-q", str(lab.remote.path), f"{made}:refs/heads/allocations")
-    assert of_kind(lab, "Request") == [(4, "kim@acme.org", "cancel nlp/a: runs away")]

@@ -18,6 +18,7 @@ from reconciler.model.job import Job
 from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.observed import AttemptState, Observed
 from reconciler.model.queue import PriorityClass
+from reconciler.model.request import Ask
 from reconciler.model.units import NODE_LEVEL, GpuType, JobKey, LevelName, Nanoseconds, NodeName, QueueName
 from reconciler.topology.drift import effective
 
@@ -182,6 +183,11 @@ class Case:
     def priority(self, job: Job) -> PriorityClass | None:
         """The class of a job, when there is one of that name."""
         return self.desired.classes.get(job.priority_class)
+
+    def asked_for(self, key: JobKey, *asks: Ask) -> bool:
+        """Whether a request in force asks one of these of the job."""
+        request = self.desired.request_about(key)
+        return request is not None and request.ask in asks
 
     def reports(self, record: JobRecord, states: Iterable[AttemptState]) -> bool:
         """All nodes of this attempt say that it is in one of these states."""

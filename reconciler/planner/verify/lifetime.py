@@ -12,6 +12,7 @@ from reconciler.model.allocation import JobRecord, Tombstone
 from reconciler.model.job import Fence, Job
 from reconciler.model.lifecycle import MOVES, Cause, JobState, Phase
 from reconciler.model.observed import AttemptReport, AttemptState, NodeCondition
+from reconciler.model.request import Ask
 from reconciler.model.units import NodeName, document_of
 from reconciler.planner.verify.case import FINAL, RUNS, Breach, Case, Violation, held_by
 from reconciler.planner.verify.tasks import is_unwanted
@@ -215,9 +216,13 @@ def _limit_over(case: Case, job: Job | None, after: JobRecord) -> bool:
 
 
 _PROOFS: Final[dict[Cause, Callable[[Case, Job | None, JobRecord], bool]]] = {
-    Cause.CANCELLED: lambda case, job, after: job is None or is_unwanted(case, job, after),
+    Cause.CANCELLED: lambda case, job, after: (
+        job is None or is_unwanted(case, job, after) or case.asked_for(after.job, Ask.CANCEL)
+    ),
     Cause.CHANGED: lambda _, job, after: job is None or job.digest != after.digest,
-    Cause.SUSPENDED: lambda _, job, __: job is not None and job.suspend,
+    Cause.SUSPENDED: lambda case, job, after: (
+        job is not None and (job.suspend or case.asked_for(after.job, Ask.SUSPEND))
+    ),
     Cause.TIME_LIMIT: _limit_over,
     Cause.NODE_REMOVED: lambda case, _, after: any(node not in case.nodes for node in held_by(after)),
 }

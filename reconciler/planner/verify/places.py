@@ -12,6 +12,7 @@ from reconciler.model.inventory import Node
 from reconciler.model.job import Job
 from reconciler.model.lifecycle import Cause, JobState
 from reconciler.model.observed import NodeCondition
+from reconciler.model.request import Ask
 from reconciler.model.units import GpuType, LevelName, NodeName
 from reconciler.planner.verify.case import FINAL, Breach, Case, Violation
 
@@ -22,7 +23,9 @@ def admission(case: Case, before: JobRecord | None, after: JobRecord) -> Iterato
     if job is None or job.suspend or job.digest != after.digest or (queues and job.queue not in queues):
         yield Violation(code=Breach.NOT_WANTED, job=after.job)
         return
-    if case.desired.blocked and not _goes_on(before):
+    if case.asked_for(after.job, Ask.CANCEL, Ask.SUSPEND):
+        yield Violation(code=Breach.NOT_WANTED, job=after.job, detail="a request stops it")
+    if (case.desired.blocked or case.asked_for(after.job, Ask.FREEZE)) and not _goes_on(before):
         yield Violation(code=Breach.ADMISSIONS_FROZEN, job=after.job)
     ended = [(stone.digest, stone.outcome) for stone in case.previous.tombstones.get(after.job, ())]
     if before and before.state is JobState.FINISHED and before.outcome:

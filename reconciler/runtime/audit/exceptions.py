@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reconciler.documents.loader import STATE_LIMITS, load
-from reconciler.documents.record import OBSERVED_PROVENANCE
+from reconciler.documents.record import OBSERVED_PROVENANCE, REQUESTS, read_observed
 from reconciler.model.observed import Proof
 from reconciler.model.reasons import ReasonCode
+from reconciler.model.request import Request, Standing
 from reconciler.model.units import SECOND, Instant
+from reconciler.render.story import request_line
 from reconciler.runtime.audit.index import Index
 from reconciler.runtime.audit.origins import origin_of, person
 from reconciler.runtime.guards import ACKNOWLEDGE, ACKNOWLEDGE_REWRITE
@@ -27,8 +29,7 @@ from reconciler.store.runner import Git
 from reconciler.store.walk import ABSENT, changed_paths, first_parents, record_chain
 
 _REVIEWED = re.compile(r"(?:Reviewed|Approved|Acked)-by", re.IGNORECASE)
-_REQUESTS = "requests/"
-_BROUGHT = (OBSERVED_PROVENANCE.rstrip("/"), _REQUESTS.rstrip("/"), "desired/policies")
+_BROUGHT = (OBSERVED_PROVENANCE.rstrip("/"), REQUESTS.rstrip("/"), "desired/policies")
 _POLICY = frozenset(map(str, (ReasonCode.POLICY, ReasonCode.APPROVAL, ReasonCode.POLICY_PLAN)))
 MUCH_LOST = 24 * 3600
 """GPU-seconds thrown away by one eviction or failure above which it is listed: a GPU-day."""
@@ -99,11 +100,11 @@ def _written(git: Git, index: Index) -> dict[int, list[tuple[str, str, str]]]:
 
 
 def _of_file(path: str, content: bytes) -> Iterator[tuple[str, str, str]]:
-    tree = _fields(content, path)
-    if path.startswith(_REQUESTS):
-        words = " ".join(str(tree[key]) for key in ("action", "target") if tree.get(key))
-        yield "Request", str(tree.get("by", "")), f"{words or path}: {tree.get('reason') or 'no reason given'}"
+    if path.startswith(REQUESTS):
+        asked = read_observed({path: content}).requests.values()
+        yield from (_of_request(one) for one in asked if one.standing in _JUDGED)
         return
+    tree = _fields(content, path)
     author, proven, request = tree.get("author"), tree.get("proven"), tree.get("pullRequest")
     who = (
         str(author.get("email") or author.get("login") or author.get("user") or "") if isinstance(author, dict) else ""
@@ -113,6 +114,15 @@ def _of_file(path: str, content: bytes) -> Iterator[tuple[str, str, str]]:
         yield "ForgeAlone", who, f"{what}: who brought it is known from the forge alone"
     elif proven != Proof.SIGNATURE:
         yield "Unproven", who, f"{what}: nothing but the names in a commit says who brought it"
+
+
+_JUDGED = frozenset({Standing.IN_FORCE, Standing.REFUSED})
+
+
+def _of_request(request: Request) -> tuple[str, str, str]:
+    """Work stopped on one person's word, or somebody who asked for what he may not."""
+    kind = "RequestRefused" if request.standing is Standing.REFUSED else "Request"
+    return kind, request.email or request.by, request_line(request)
 
 
 def _fields(content: bytes, path: str) -> dict[str, object]:

@@ -22,6 +22,7 @@ _NODE = re.compile(rb'- node: "?([^"\n]+)"?\n +ranks: [^\n]*\n +gpus: "?([^"\n]*
 _TABLE = b"\ntasks:\n"
 _ROW = re.compile(rb"^  - tasks: .*\n(?:    .*\n)*", re.MULTILINE)
 _CODE = re.compile(rb"^  code: (\w+)$", re.MULTILINE)
+_ASKED = re.compile(rb'^  code: (?:Requested|Frozen)\n(?:  .*\n)*?  by: ("(?:[^"\\]|\\.)*"|\S+)$', re.MULTILINE)
 _NUMBER = re.compile(rb"^  ([A-Za-z]+): (\d+)$", re.MULTILINE)
 _LINE = re.compile(rb"^(generation|decidedAt|decisionVersion|trigger|desiredCommit): (.*)$", re.MULTILINE)
 _IDLE = re.compile(rb"^  idleByType:\n((?:    .*\n)*)", re.MULTILINE)
@@ -33,7 +34,7 @@ _METRICS = (b"declared", b"capacity", b"held", b"promised", b"idle", b"stranded"
 
 @dataclass(frozen=True, slots=True)
 class JobGlance:
-    """One record in short. `place` and `reserved` are texts of `node:mask` words, masks in hexadecimal."""
+    """One record in short. `by` asked for what holds it, in a request. `place` and `reserved` are texts of `node:mask` words, masks in hexadecimal."""
 
     queue: str
     state: str
@@ -48,6 +49,7 @@ class JobGlance:
     lost: int
     started: int
     preemptor: str
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ def job_glance(content: bytes) -> JobGlance:
     def text(key: bytes) -> str:
         return _plain(lines[key]) if key in lines else ""
 
-    code = _CODE.search(blocks.get(b"reason", b""))
+    why = blocks.get(b"reason", b"")
+    code, asked = _CODE.search(why), _ASKED.search(why)
     return JobGlance(
         queue=text(b"queue"),
         state=text(b"state"),
@@ -94,6 +97,7 @@ def job_glance(content: bytes) -> JobGlance:
         lost=_whole(lines.get(b"lostWork", b"")),
         started=instant(text(b"started")),
         preemptor=text(b"preemptor"),
+        by=_plain(asked[1]) if asked else "",
     )
 
 

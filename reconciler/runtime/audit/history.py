@@ -33,8 +33,8 @@ _FIRST_BATCH, _MOST_BATCH = 2, 512
 class Entry:
     """One change of one job's record. `place` is as in `glance`; `gpus` counts what is held or was just given up.
 
-    `asked` is the desired commit that last touched the job's file then, by `person`, pull request `request`; it is
-    "" where only the path was walked, and `why` is "" where only the index was asked.
+    `asked` is the desired commit that last touched the job's file then, by `person`, pull request `request`; where a
+    request holds the job, `person` is who made it. It is "" where only the path was walked, and `why` is "" where only the index was asked.
     """
 
     generation: int
@@ -122,7 +122,10 @@ def asked_by(git: Git, entries: Iterable[Entry], job: str) -> Iterator[Entry]:
         origin = known.get(entry.desired)
         if origin is None:
             origin = known[entry.desired] = last_touch(git, entry.desired, path_of(document_of(JobKey(job))))
-        yield replace(entry, asked=origin.commit, person=origin.person, request=origin.request)
+        if entry.person:
+            yield replace(entry, asked=origin.commit)  # it was asked for at once, by no pull request
+        else:
+            yield replace(entry, asked=origin.commit, person=origin.person, request=origin.request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,7 @@ def _entry(job: str, meta: CommitMeta, after: JobGlance | None, before: JobGlanc
         cause=after.cause if after else "",
         preemptor=after.preemptor if after else "",
         why=after.why if after else _DROPPED,
+        person=after.by if after else "",
         desired=meta.parents[1] if len(meta.parents) > 1 else told.get("Desired-Commit", ""),
     )
 
@@ -336,13 +340,19 @@ def entry_of(index: Index, event: int, before: int | None) -> Entry:
 
 
 def explained(git: Git, entries: list[Entry]) -> list[Entry]:
-    """The same entries with `why` in words, read from their commits in one go."""
+    """The same entries with `why` in words, and who asked for it at once, read from their commits in one go."""
     contents = objects_named(git, (f"{e.commit}:{job_path(JobKey(e.job))}" for e in entries))
     found = []
     for entry, content in zip(entries, contents, strict=True):
         text = record_texts(content or b"").get(_first_task(entry.job))
-        found.append(replace(entry, why=job_glance(text[0]).why if text is not None else _DROPPED))
+        found.append(_in_words(entry, job_glance(text[0]) if text is not None else None))
     return found
+
+
+def _in_words(entry: Entry, told: JobGlance | None) -> Entry:
+    if told is None:
+        return replace(entry, why=_DROPPED)
+    return replace(entry, why=told.why, person=told.by or entry.person, request="" if told.by else entry.request)
 
 
 def _first_task(job: str) -> int | None:

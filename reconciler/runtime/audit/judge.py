@@ -8,7 +8,9 @@ from dataclasses import replace
 
 from reconciler.errors import BrokenInvariant, GangOpsError, StoreError
 from reconciler.model.decision import DECISION_VERSION
+from reconciler.model.request import Standing
 from reconciler.model.units import SECOND
+from reconciler.planner.requested import as_requested
 from reconciler.planner.verify import violations
 from reconciler.runtime.audit.ends import number_said
 from reconciler.runtime.audit.findings import Finding, Judged, Receipt
@@ -17,6 +19,7 @@ from reconciler.runtime.audit.signers import Signers, missing
 from reconciler.runtime.generation import Generation, Inputs, inputs_digest, trailers
 from reconciler.runtime.reading import DesiredReader, ReadDesired
 from reconciler.runtime.replay import made_again, outcome_differs
+from reconciler.runtime.request_proof import proof_fails
 from reconciler.store.branches import CONTINUED
 from reconciler.store.runner import Git
 from reconciler.store.walk import Link
@@ -187,6 +190,7 @@ class GenerationJudge:
             if read.desired is None:
                 self._says("replay", "InputsMissing", "no valid form of the cluster's own files is in it")
                 return
+            self._requests(now, then, read)
             ours = now.summary.decision_version == DECISION_VERSION
             if ours:
                 self._replay(now, then, read)
@@ -195,12 +199,21 @@ class GenerationJudge:
                 if read.verdicts is not None:
                     held = read.verdicts.holds(now.observed.provenance)
                     desired = replace(desired, policy={**held, **desired.policy})
+                desired = as_requested(desired, now.observed.requests, now.summary.decided_at)
                 for one in violations(desired, now.observed, then.allocation, now.allocation):
                     self._says("judge", "InvariantBroken", str(one))
         except BrokenInvariant as err:
             self._says("replay", "ReplayRefused", err.message)
         except GangOpsError as err:
             self._says("replay", err.code, err.message)
+
+    def _requests(self, now: Generation, then: Generation, read: ReadDesired) -> None:
+        """Each request that was let in is one that its signer made, by the keys of the tree it was judged with."""
+        for name, request in now.observed.requests.items():
+            if request.standing is not Standing.REFUSED and name not in then.observed.requests:
+                wrong = proof_fails(self._bench.git, request, read)
+                if wrong:
+                    self._says("signatures", "RequestForged", f"request {name} of {request.by}: {wrong}")
 
     def _replay(self, now: Generation, then: Generation, read: ReadDesired) -> None:
         assert self._before is not None

@@ -20,6 +20,7 @@ from reconciler.documents.record import (
     OBSERVED_JOBS,
     OBSERVED_NODES,
     OBSERVED_PROVENANCE,
+    REQUESTS,
     SUMMARY,
     TOMBSTONES,
     Files,
@@ -40,7 +41,7 @@ _CHUNK = 64
 _T = TypeVar("_T")
 _V = TypeVar("_V")
 _DESIRED = "desired/"
-_SEEN = (OBSERVED_NODES, OBSERVED_JOBS, OBSERVED_PROVENANCE)
+_SEEN = (OBSERVED_NODES, OBSERVED_JOBS, OBSERVED_PROVENANCE, REQUESTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +144,7 @@ def _read(commit: str, files: Files, changed: Mapping[str, str], before: Generat
     stones = {**_without(before.allocation.tombstones, changed, TOMBSTONES), **fresh.tombstones}
     seen = read_observed(part)
     nodes, progress = {**before.observed.nodes, **seen.nodes}, {**before.observed.jobs, **seen.jobs}
-    brought = {**before.observed.provenance, **seen.provenance}
+    brought, asked = {**before.observed.provenance, **seen.provenance}, {**before.observed.requests, **seen.requests}
     orders, node_files = dict(before.orders), dict(before.node_files)
     for path in gone:
         name = path.removesuffix(".yaml")
@@ -153,6 +154,8 @@ def _read(commit: str, files: Files, changed: Mapping[str, str], before: Generat
             progress.pop(JobKey(name[len(OBSERVED_JOBS) :]), None)
         elif path.startswith(OBSERVED_PROVENANCE):
             brought.pop(JobKey(name[len(OBSERVED_PROVENANCE) :]), None)
+        elif path.startswith(REQUESTS):
+            asked.pop(name[len(REQUESTS) :], None)
         elif path.startswith(NODES):
             node_files.pop(path, None)
             _forget(orders, NodeName(path.rpartition("/")[2].removesuffix(".json")), path, files, NODES)
@@ -175,6 +178,7 @@ def _read(commit: str, files: Files, changed: Mapping[str, str], before: Generat
             nodes=dict(sorted(nodes.items())),
             jobs=dict(sorted(progress.items())),
             provenance=dict(sorted(brought.items())),
+            requests=dict(sorted(asked.items())),
         ),
         observed_files=observed_files,
         orders=orders,
@@ -203,4 +207,6 @@ def _is_told(path: str, seen: Observed) -> bool:
         return JobKey(name[len(OBSERVED_JOBS) :]) in seen.jobs
     if path.startswith(OBSERVED_PROVENANCE):
         return JobKey(name[len(OBSERVED_PROVENANCE) :]) in seen.provenance
+    if path.startswith(REQUESTS):
+        return name[len(REQUESTS) :] in seen.requests
     return NodeName(name.rpartition("/")[2]) in seen.nodes

@@ -1,0 +1,57 @@
+"""What does a request say? Its one file, written by a verb and read by the reconciler: a value and its bytes.
+
+Whether somebody may ask for that is not looked at here; a word that is no request of ours is read all the same, so
+that it can be refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from reconciler.documents.canonical import to_yaml
+from reconciler.documents.loader import load
+from reconciler.documents.values import tree_of, value_of
+from reconciler.errors import InvalidInput
+from reconciler.model.units import Instant, JobKey, NodeName, QueueName
+
+REQUEST_FILE: Final = "request.yaml"
+LONGEST_REASON: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What somebody asks of one cluster until `expires`. `ask` as written: cancel, suspend, cordon, drain or freeze."""
+
+    ask: str
+    cluster: str
+    expires: Instant
+    job: JobKey = JobKey("")
+    nodes: tuple[NodeName, ...] = ()
+    queue: QueueName = QueueName("")
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Envelope:
+    api_version: str
+    kind: str
+    metadata: Mapping[str, str]
+    spec: Wish
+
+
+def wish_bytes(name: str, wish: Wish) -> bytes:
+    """The content of a request's file."""
+    return to_yaml(tree_of(_Envelope(api_version="gangops/v1", kind="Request", metadata={"name": name}, spec=wish)))
+
+
+def read_wish(content: bytes) -> tuple[str, Wish]:
+    """The name a request gives itself, and what it asks. Raises StoreError (BadRecord), InvalidInput."""
+    loaded = load(content, REQUEST_FILE)
+    if any(d.is_error for d in loaded.diagnostics) or len(loaded.documents) != 1:
+        raise InvalidInput([d for d in loaded.diagnostics if d.is_error])
+    found = value_of(_Envelope, loaded.documents[0].value)
+    if (found.api_version, found.kind) != ("gangops/v1", "Request") or len(found.spec.reason) > LONGEST_REASON:
+        raise InvalidInput(())
+    return found.metadata.get("name", ""), found.spec
