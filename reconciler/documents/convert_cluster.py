@@ -18,6 +18,7 @@ from reconciler.documents.surroundings import nic_label
 from reconciler.model.desired import AgentRules, RepositoryRules, SlurmRules, Window
 from reconciler.model.gpu_models import models_of
 from reconciler.model.inventory import AGENTS, GpuSlot, Inventory, Level, Node, NodeShape, NumaNode, Taint
+from reconciler.model.job import SUBMITTER
 from reconciler.model.queue import PriorityClass, Queue, QuotaTree, Scheduling
 from reconciler.model.units import (
     NODE_LEVEL,
@@ -255,8 +256,10 @@ def quotas_of(queues: Iterable[Item], inventory: Inventory) -> QuotaTree:
             lend=_lend(spec.lend, types),
             weight=spec.weight,
             guaranteed_shape=spec.guaranteed_shape,
-            run_as=account.user if account else "self",
-            run_as_group=(account.group or "") if account else "",
+            run_as=SUBMITTER if account == "submitter" else account.user if account else "self",
+            run_as_group=(account.group or "") if account and account != "submitter" else "",
+            per_user_gpus=spec.limits.per_user.gpus,
+            per_user_jobs=spec.limits.per_user.jobs,
         )
     return QuotaTree(queues=found)
 
@@ -303,6 +306,7 @@ def classes_of(items: Iterable[Item]) -> dict[ClassName, PriorityClass]:
             grace=item.model.spec.grace,
             max_per_day=item.model.spec.max_per_day,
             usage_permille=item.model.spec.counts_towards_fair_share // 1000,
+            per_user_gpus=item.model.spec.max_gpus_per_user,
         )
         for item in sorted(items, key=lambda item: item.name)
     }
@@ -389,6 +393,11 @@ def repository_rules_of(spec: Any) -> RepositoryRules:
         state_url=said.state.url,
         state_mirror=said.state.mirror_to,
     )
+
+
+def accounts_of(users: Iterable[Item]) -> dict[str, str]:
+    """The unix user of each person who has one, by name."""
+    return {item.name: item.model.spec.unix_user for item in users if item.model.spec.unix_user is not None}
 
 
 def windows_of(items: Iterable[Item]) -> tuple[Window, ...]:

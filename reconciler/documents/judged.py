@@ -15,6 +15,7 @@ from reconciler.documents.cache import ParseCache, Verdict
 from reconciler.documents.check import CheckedFile, Item, check, may_hold_decimals
 from reconciler.documents.convert import gangs_of, job_of
 from reconciler.documents.convert_cluster import (
+    accounts_of,
     agent_rules_of,
     classes_of,
     inventory_of,
@@ -194,6 +195,7 @@ def cluster_of(items: Iterable[Item]) -> Cluster:
         classes=classes,
         jobs={},
         windows=windows_of((*documents.of("Maintenance"), *documents.of("Reservation"))),
+        accounts=accounts_of(documents.of("User")),
     )
     return Cluster(documents, desired, around)
 

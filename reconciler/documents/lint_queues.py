@@ -25,7 +25,7 @@ def lint_queues(
             for gpu_type in counts if isinstance(counts, Mapping) else ():
                 if gpu_type not in capacity:
                     yield unknown_gpu_type(item, gpu_type, capacity, "spec", field, gpu_type, of_key=True)
-        if spec.run_as is not None and "root" in (spec.run_as.user, spec.run_as.group):
+        if spec.run_as not in (None, "submitter") and "root" in (spec.run_as.user, spec.run_as.group):
             field = "user" if spec.run_as.user == "root" else "group"
             yield item.problem(
                 "NonRootUser",

@@ -20,6 +20,7 @@ from reconciler.model.job import Job
 from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import Observed
 from reconciler.model.units import SECOND, Instant, Nanoseconds, NodeName, seconds
+from reconciler.planner.people import account_of
 from reconciler.wire import AttemptOrder, BadMessage, CheckpointOrder, NodeOrders, RankOrder, RunOrder, decode_orders
 
 Orders = Mapping[NodeName, NodeOrders]
@@ -132,7 +133,7 @@ def _fresh(
         leaseSeconds=seconds(job.restart.lease + SECOND - 1),
         cpusPerGpu=job.cpus_per_gpu,
         memoryBytes=job.memory_per_gpu * len(places),
-        run=_run_order(job),
+        run=_run_order(job, account_of(desired, observed, job)),
         checkpoint=_checkpoint_order(job),
         ranks=[_rank_order(place, uuids, shape, lit) for place in places],
         topoFile=shape.topo_file,
@@ -141,7 +142,7 @@ def _fresh(
     )
 
 
-def _run_order(job: Job) -> RunOrder:
+def _run_order(job: Job, account: str) -> RunOrder:
     run = job.run
     return RunOrder(
         runtime=run.runtime,
@@ -154,7 +155,7 @@ def _run_order(job: Job) -> RunOrder:
         env={name: run.env[name] for name in sorted(run.env)},
         mounts=[{"source": m.source, "target": m.target, "readOnly": m.read_only} for m in run.mounts],
         secretFiles=list(run.secret_files),
-        user=run.user,
+        user=account,
         group=run.group,
         heartbeatFile=run.heartbeat_file,
     )

@@ -108,7 +108,8 @@ class Desired:
 
     `invalid` are the jobs that have no valid form at all. `policy` has those that policies hold back; one that runs
     already goes on. `asked` has those that a request in force is about: cancelled and suspended ones stop, of a frozen
-    queue none starts. These, and `frozen`, name documents: of a task its array.
+    queue none starts. These, and `frozen`, name documents: of a task its array. `accounts` has the unix users of
+    people, by user.
     """
 
     commit: CommitId
@@ -127,6 +128,7 @@ class Desired:
     policy: Mapping[JobKey, PolicyHold] = field(default_factory=dict)
     arrays: Mapping[JobKey, Job] = field(default_factory=dict)
     slurm: SlurmRules = SlurmRules()
+    accounts: Mapping[str, str] = field(default_factory=dict)
     asked: Mapping[JobKey, Request] = field(default_factory=dict)
 
     def job_of(self, document: JobKey) -> Job | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
 from reconciler.model.units import (
     Bytes,
@@ -106,6 +107,10 @@ class Mount:
     source: str
     target: str
     read_only: bool
+
+
+SUBMITTER: Final = "@submitter"
+"""In place of an account: that of who brought the job. No account is spelled so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

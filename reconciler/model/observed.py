@@ -218,7 +218,9 @@ class Provenance:
     """Who brought a job's file into the desired tree, as of the commit that last changed it.
 
     `file` is the blob id this speaks of: a later edit does not ride on an earlier approval. `approvers` are people
-    other than the author. `proven` says what stands behind author, approvers and `preview`.
+    other than the author. `proven` says what stands behind author, approvers and `preview`. `submitter` brought what
+    runs, and stays when others edit what does not change that; `vouched` says what stands behind that name alone: a
+    merge says nothing of who wrote what it merged.
     """
 
     job: JobKey
@@ -230,6 +232,8 @@ class Provenance:
     approvers: tuple[Person, ...] = ()
     proven: Proof = Proof.NONE
     preview: Shown | None = None
+    submitter: Person | None = None
+    vouched: Proof = Proof.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ from reconciler.model.units import ClassName, Gpus, GpuType, Nanoseconds, QueueN
 class Queue:
     """One node of the quota tree. Numbers are GPUs by type; a type absent from `ceiling` has none.
 
-    `lend` None lends all that is unused; a mapping lends at most that much of each type.
+    `lend` None lends all that is unused; a mapping lends at most that much of each type. `per_user_gpus` and
+    `per_user_jobs` are what one person may hold in it and below it.
     """
 
     name: QueueName
@@ -24,6 +25,8 @@ class Queue:
     guaranteed_shape: str = "gpu"
     run_as: str = "self"
     run_as_group: str = ""
+    per_user_gpus: int | None = None
+    per_user_jobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,7 @@ class PriorityClass:
     grace: Nanoseconds | None = None
     max_per_day: int | None = None
     usage_permille: int = 1000
+    per_user_gpus: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

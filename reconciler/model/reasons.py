@@ -27,9 +27,11 @@ class ReasonCode(StrEnum):
     POLICY = "Policy"
     APPROVAL = "Approval"
     POLICY_PLAN = "PolicyPlan"
+    NO_ACCOUNT = "NoAccount"
     REQUESTED = "Requested"
     FROZEN = "Frozen"
     # a candidate that waits
+    USER_LIMIT = "UserLimit"
     QUOTA_CEILING = "QuotaCeiling"
     QUOTA_EXHAUSTED = "QuotaExhausted"
     LEND_LIMIT = "LendLimit"
@@ -109,8 +111,10 @@ SENTENCES: dict[ReasonCode, str] = {
     ReasonCode.POLICY: "policy {policy} denies it ({rule}): {message}",
     ReasonCode.APPROVAL: "policy {policy} wants approval by {approvers} ({rule}): {message}",
     ReasonCode.POLICY_PLAN: "policy {policy} denies what its start would do ({rule}): {message}",
+    ReasonCode.NO_ACCOUNT: "jobs of queue {queue} run as who brought them, and no account is known for {user}",
     ReasonCode.REQUESTED: "{done} by {by} until {until} (request {request}): {message}",
     ReasonCode.FROZEN: "{by} lets nothing of {what} start until {until} (request {request}): {message}",
+    ReasonCode.USER_LIMIT: "{user} would hold {wouldBe} of at most {most} {what} in {scope}",
     ReasonCode.QUOTA_CEILING: "queue {queue} would hold {wouldBe} of at most {ceiling} {gpuType}",
     ReasonCode.QUOTA_EXHAUSTED: "needs {need} {gpuType}; queue {queue} may add {room} before others give some back",
     ReasonCode.LEND_LIMIT: "needs {need} {gpuType}; queue {lender} lends no more than {lend} of what it does not use",

@@ -87,6 +87,7 @@ class Sweep:
             after = waits_for_preemptor(self._draft, record) if record.preemptor is not None else None
             why = after or self._never.why(job) or self._arrays.full(job)
             why = why or borrows_again(self._draft, record, job) or self._behind(job)
+            why = why or self._draft.shares.why(job, job.gpus)
             open_to = self.bookings.openness(record, job)
             if why is not None:
                 explain.settle_waiting(self._draft, record, why)
@@ -149,7 +150,8 @@ class Sweep:
         job = elastic.smallest(asked)
         self._cuts.clear()
         self._open_to = self.bookings.idle(open_to)
-        for sized in elastic.sizes_of(asked):
+        room = self._draft.shares.room(asked)
+        for sized in (size for size in elastic.sizes_of(asked) if size.gpus <= room):
             types = self._unbooked(sized, open_to)
             if any(self._on_free(record, sized, kind) for kind in types) or self._on_several(record, sized, types):
                 return True

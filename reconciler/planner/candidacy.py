@@ -19,6 +19,7 @@ from reconciler.model.observed import Observed
 from reconciler.model.reasons import Reason, ReasonCode, reason
 from reconciler.model.request import Ask
 from reconciler.model.units import Instant, JobKey, NodeName, document_of, task_key
+from reconciler.planner.people import no_account
 from reconciler.planner.requested import why_asked
 
 FINAL: Final = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT})
@@ -150,6 +151,9 @@ def not_a_candidate(case: Case, job: Job) -> Reason | None:
         approvers = {"approvers": ", ".join(hold.approvers)} if hold.approvers else {}
         code = ReasonCode.APPROVAL if hold.approvers else ReasonCode.POLICY
         return reason(code, policy=hold.policy, rule=hold.rule, message=hold.message, **approvers)
+    unknown = no_account(world.desired, world.observed, job)
+    if unknown is not None:
+        return unknown
     for dependency in job.after:
         if not world.met(dependency):
             return reason(ReasonCode.AFTER, job=dependency.job, condition=dependency.condition)

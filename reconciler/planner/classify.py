@@ -14,7 +14,7 @@ from typing import Final
 
 from reconciler.model.allocation import Allocation, JobRecord, Tombstone
 from reconciler.model.desired import Desired
-from reconciler.model.job import Job
+from reconciler.model.job import SUBMITTER, Job
 from reconciler.model.lifecycle import Cause, JobState, Outcome, Phase, check_move
 from reconciler.model.observed import Observed
 from reconciler.model.reasons import Reason, ReasonCode, reason
@@ -94,6 +94,7 @@ def _just_waits(record: JobRecord, job: Job, world: World) -> bool:
         and not (job.suspend or job.after or desired.blocked)
         and not (desired.policy and document_of(record.job) in desired.policy)
         and desired.request_about(record.job) is None
+        and job.run.user != SUBMITTER
         and (job.task is None or world.ends_unstarted(job, record) is None)
         and (not desired.quotas.queues or job.queue in desired.quotas.queues)
     )

@@ -24,6 +24,7 @@ from reconciler.planner.capacity import Supply
 from reconciler.planner.ground import Ground
 from reconciler.planner.memo import masks_of
 from reconciler.planner.order import SortKey, line_key, starved_before
+from reconciler.planner.people import Shares
 from reconciler.planner.placement import Ask, Shape, Spot, Unfit
 from reconciler.planner.quota import Breach, Quotas
 from reconciler.topology.tree import NodeMask
@@ -43,7 +44,7 @@ class Draft:
 
     __slots__ = (
         "_asks", "_drained", "_kinds", "_linked", "_ports", "_refused", "_releasing", "_values", "desired", "ground", "now", "observed", "quotas", "records",
-        "stuck", "supply", "types",
+        "shares", "stuck", "supply", "types",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +52,7 @@ class Draft:
     ) -> None:
         self.desired, self.observed, self.ground, self.now = desired, observed, ground, now
         self.records = records
+        self.shares = Shares(desired, observed, records)
         self.quotas = Quotas(desired.quotas, ground.declared, ground.gpus_by_node)
         self.types: dict[JobKey, GpuType] = {}
         self._kinds: dict[tuple[GpuType, ...], tuple[GpuType, ...]] = {}
@@ -257,7 +259,19 @@ class Draft:
         """The record as it is now; a move between states must be one of the lifecycle table's."""
         before = self.records.get(record.job)
         check_move(before.state if before is not None else None, record.state)
+        self.set(record)
+
+    def set(self, record: JobRecord) -> None:
+        """The record as it is now, however it came there."""
+        if self.shares.exist:
+            if (before := self.records.get(record.job)) is not None:
+                self.shares.add(before, -1)
+            self.shares.add(record)
         self.records[record.job] = record
+
+    def drop(self, record: JobRecord) -> None:
+        """It is over and gone."""
+        self.shares.add(self.records.pop(record.job), -1)
 
     def start(self, record: JobRecord, job: Job, spot: Spot) -> None:
         """Bind the spot: the gang begins its next attempt with `prepare` on all its nodes."""

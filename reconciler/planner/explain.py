@@ -20,7 +20,7 @@ from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import Observed
 from reconciler.model.reasons import Reason, ReasonCode, reason
 from reconciler.model.units import ClassName, GpuType, Instant, JobKey, NodeName, QueueName
-from reconciler.planner import placement
+from reconciler.planner import elastic, placement
 from reconciler.planner.arrays import Arrays
 from reconciler.planner.backfill import Bookings, Openness
 from reconciler.planner.draft import Draft, limit_of
@@ -397,7 +397,11 @@ def blockers_of(
     job = draft.job(record)
     if job is None or record.state is not JobState.PENDING:
         return (record.reason,)
-    after = waits_for_preemptor(draft, record) or borrows_again(draft, record, job)
+    after = (
+        waits_for_preemptor(draft, record)
+        or borrows_again(draft, record, job)
+        or draft.shares.why(job, elastic.smallest(job).gpus)
+    )
     found = tuple(Explainer(draft, Standing(draft)).blockers(record, job))
     return (after, *found) if after is not None else found
 

@@ -125,7 +125,7 @@ class _Run:
         sweep.bookings.lift_all()
         for key, record in list(draft.records.items()):
             if record.state is JobState.STARTING and record.phase is not Phase.RUN:
-                draft.records[key] = replace(record, state=JobState.RUNNING, phase=Phase.RUN, started=draft.now)
+                draft.set(replace(record, state=JobState.RUNNING, phase=Phase.RUN, started=draft.now))
                 if key in self.awaited:
                     self._starts[key] = draft.now
                     self.awaited.discard(key)
@@ -153,7 +153,7 @@ class _Run:
             self._lets_go(record)
         for record in list(draft.records.values()):
             if record.retry_at is not None and record.retry_at <= at and record.state is JobState.HELD:
-                draft.records[record.job] = replace(record, state=JobState.PENDING, retry_at=None)
+                draft.set(replace(record, state=JobState.PENDING, retry_at=None))
             elif record.state is JobState.RUNNING and self._is_drained(record, at):
                 self._lets_go(replace(record, cause=Cause.MAINTENANCE, state=JobState.STOPPING))
 
@@ -177,11 +177,11 @@ class _Run:
         draft = self._draft
         draft.let_go(record)
         if record.promise is not None:
-            draft.records[record.job] = replace(record, state=JobState.PROMISED, placement=None, phase=None)
+            draft.set(replace(record, state=JobState.PROMISED, placement=None, phase=None))
         elif _waits_again(record):
-            draft.records[record.job] = replace(steps.released(record), state=JobState.PENDING)
+            draft.set(replace(steps.released(record), state=JobState.PENDING))
         else:
-            del draft.records[record.job]
+            draft.drop(record)
 
     def known(self) -> Mapping[JobKey, Forecast]:
         """What was found out."""

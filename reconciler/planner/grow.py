@@ -36,6 +36,8 @@ def grow(draft: Draft) -> None:
         for larger in elastic.sizes_of(job):
             if kind in wanted or larger.gpus <= record.gpus_held or tries >= TRIES:
                 break
+            if draft.shares.why(job, larger.gpus - record.gpus_held, jobs=0) is not None:
+                continue
             tries += 1
             place = _larger_place(draft, record, job, larger, kind)
             if place is not None:

@@ -44,6 +44,8 @@ def repair_broken(draft: Draft) -> None:
 def _anew(draft: Draft, record: JobRecord, job: Job) -> None:
     """Nothing is left of it: the whole gang on free capacity."""
     for sized in elastic.sizes_of(job):
+        if draft.shares.why(sized, sized.gpus) is not None:
+            continue
         for gpu_type in draft.types_for(sized):
             if draft.breach(sized, gpu_type):
                 continue
@@ -109,11 +111,15 @@ class _Repair:
         draft, kind = self._draft, self._kind
         if kind is None or more <= 0:
             return False
+        if draft.shares.why(self._job, more, jobs=0) is not None:
+            return True
         return draft.quotas.breach(self._job.queue, kind, more, fixed=draft.is_fixed(self._job)) is not None
 
     def _whole_anew(self) -> Placement | None:
         """The whole gang on free capacity, its own healthy GPUs among it."""
         draft, kind = self._draft, self._kind
+        if draft.shares.why(self._job, self._job.gpus - len(self._rest), jobs=0) is not None:
+            return None
         for gpu_type in draft.types_for(self._job):
             more = self._job.gpus - (len(self._rest) if gpu_type == kind else 0)
             if draft.quotas.breach(self._job.queue, gpu_type, more, fixed=draft.is_fixed(self._job)):

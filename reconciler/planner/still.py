@@ -79,12 +79,13 @@ class Decider:
 
 
 def _still_holds(known: _Answer, desired: Desired, observed: Observed, previous: Allocation, at: Instant) -> bool:
-    """Checkpoints alone (`observed.jobs`) only change prices, provenance only what policies say, and those are part of
-    `desired`."""
+    """Checkpoints alone (`observed.jobs`) only change prices; what policies say of provenance is part of `desired`, but
+    whom a job counts for is not."""
     return (
         previous is known.previous
         and known.made <= at < known.until
         and (observed.nodes is known.observed.nodes or observed.nodes == known.observed.nodes)
+        and (observed.provenance is known.observed.provenance or observed.provenance == known.observed.provenance)
         and _is_same(desired, known.desired)
         and known.standings(at) == known.stood
     )

@@ -58,6 +58,7 @@ class Facts:
     approvers: tuple[Person, ...]
     proven: Proof
     preview: Shown | None = None
+    vouched: Proof = Proof.NONE
 
 
 def provenance_after(git: Git, known: Known, read: ReadDesired, base: ReadDesired | None, decided: str) -> Known:
@@ -91,7 +92,10 @@ def provenance_after(git: Git, known: Known, read: ReadDesired, base: ReadDesire
     facts = facts_of(git, desired.commit, decided, {path_of(key) for key in fresh}, people) if fresh else {}
     found = {key: seen for key, seen in known.items() if key in documents}
     for key in fresh:
-        fact = facts[path_of(key)]
+        fact, seen = facts[path_of(key)], known.get(key)
+        submitter, vouched = fact.author, fact.vouched
+        if seen is not None and seen.submitter is not None and seen.digest == documents[key].digest:
+            submitter, vouched = seen.submitter, seen.vouched  # it runs what it ran before
         found[key] = Provenance(
             job=key,
             digest=documents[key].digest,
@@ -102,6 +106,8 @@ def provenance_after(git: Git, known: Known, read: ReadDesired, base: ReadDesire
             approvers=fact.approvers,
             proven=fact.proven,
             preview=fact.preview,
+            submitter=submitter,
+            vouched=vouched,
         )
     return {key: found[key] for key in sorted(found)}
 
@@ -219,7 +225,9 @@ def _facts(
     if proven is Proof.FORGE:
         agreed += [_said(value, people) for key, value in meta.trailers if key.lower() in _AGREED]
     approvers = tuple(dict.fromkeys(person for person in agreed if _is_other(person, author)))
-    return Facts(CommitId(commit), author, _pull_request(meta), approvers, proven, shown_in(meta.trailers))
+    # Of what it merges a merge proves nothing; where the forge made the commit itself, it wrote the name.
+    vouched = Proof.SIGNATURE if of_author else proven if brought is meta else Proof.NONE
+    return Facts(CommitId(commit), author, _pull_request(meta), approvers, proven, shown_in(meta.trailers), vouched)
 
 
 def _is_other(person: Person, author: Person) -> bool:

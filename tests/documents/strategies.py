@@ -304,6 +304,8 @@ brought = st.builds(
     pull_request=texts,
     approvers=st.lists(persons, max_size=2).map(tuple),
     proven=st.sampled_from(Proof),
+    submitter=some(persons),
+    vouched=st.sampled_from(Proof),
     preview=some(
         st.builds(
             Shown,

@@ -75,6 +75,15 @@ class RunAs(Strict):
     """Absent: the user's own."""
 
 
+class PerUser(Strict):
+    """What one person may hold at once, counted by who brought the jobs."""
+
+    gpus: Positive | None = None
+    """GPUs at most."""
+    jobs: Positive | None = None
+    """Jobs at most that hold GPUs or are promised some."""
+
+
 class QueueLimits(Strict):
     """What one job, and one person, may ask for."""
 
@@ -86,6 +95,8 @@ class QueueLimits(Strict):
     """Jobs waiting at once at most."""
     max_priority_class: Name | None = None
     """The highest class its jobs may name."""
+    per_user: PerUser = PerUser.model_construct()
+    """What one person may hold in it and in the queues inside it."""
 
 
 class QueueSpec(Strict):
@@ -107,8 +118,8 @@ class QueueSpec(Strict):
     """Who may put jobs here."""
     admins: Members = Members.model_construct()
     """Who approves changes here; CODEOWNERS is written from it."""
-    run_as: RunAs | None = None
-    """The account of its ranks. Absent: the parent's."""
+    run_as: RunAs | Literal["submitter"] | None = None
+    """The account of its ranks; submitter: that of who brought the job, by `unixUser` of their User. Absent: the parent's."""
     limits: QueueLimits = QueueLimits.model_construct()
     """What its jobs may ask for."""
     mount_roots: Listed[AbsolutePath] = ()

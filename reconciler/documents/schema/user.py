@@ -19,7 +19,7 @@ class UserSpec(Strict):
     teams: Annotated[Listed[Line], Field(max_length=64)] = ()
     """Teams, spelled as in queues and policies: "@acme/nlp". Only these count: nobody asks the forge when deciding."""
     unix_user: Account | None = None
-    """Account on the nodes, for `gangops shell`."""
+    """Account on the nodes: for `gangops shell`, and for jobs of queues with `runAs: submitter`."""
     ssh_keys: Listed[
         Annotated[str, Field(pattern=r"^(ssh-|ecdsa-|sk-)[^\s]+ [A-Za-z0-9+/=]+( .*)?$", max_length=8192)]
     ] = ()

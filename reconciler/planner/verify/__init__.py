@@ -32,6 +32,7 @@ from reconciler.planner.verify.case import Breach, Case, Violation, new_places
 from reconciler.planner.verify.displaced import displaced
 from reconciler.planner.verify.holds import broken_holds, holds
 from reconciler.planner.verify.lifetime import back_off, blame, census, life, release, stop_cause, succession
+from reconciler.planner.verify.people import accounts_known, within_user_limits
 from reconciler.planner.verify.places import admission, eligible, gang, levels
 from reconciler.planner.verify.quotas import borrows_soon, within_quota
 from reconciler.planner.verify.reservations import delays
@@ -67,7 +68,7 @@ def violations(
                 sized = job.resized(len(place.ranks)) or job
                 for check in (gang, eligible, levels):
                     found += check(case, sized, place)
-    # 4. Together they take nothing twice and pass no ceiling.
+    # 4. Together they take nothing twice and pass no ceiling, nor what one person may have.
     for together in (
         overlaps,
         neighbours,
@@ -80,6 +81,8 @@ def violations(
         spares,
         delays,
         arrays,
+        accounts_known,
+        within_user_limits,
     ):
         found += together(case)
     return tuple(sorted(dict.fromkeys(found), key=lambda one: (one.job, one.code, one.detail)))

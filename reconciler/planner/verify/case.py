@@ -55,6 +55,8 @@ class Breach(StrEnum):
     MOVED_WHILE_HOLDING = "MovedWhileHolding"
     # a new place
     NOT_WANTED = "NotWanted"  # suspended, invalid, changed, of no queue, or nobody asked for it
+    NO_ACCOUNT = "NoAccount"
+    USER_LIMIT = "UserLimit"
     ADMISSIONS_FROZEN = "AdmissionsFrozen"
     FINISHED_RUNS_AGAIN = "FinishedRunsAgain"
     GANG_NOT_WHOLE = "GangNotWhole"
