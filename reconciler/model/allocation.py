@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from reconciler.model.job import Fence
 from reconciler.model.lifecycle import Cause, JobState, Outcome, Phase
+from reconciler.model.observed import Person, Proof
 from reconciler.model.reasons import Reason
 from reconciler.model.units import (
     CommitId,
@@ -165,13 +166,18 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tombstone:
-    """A finished incarnation: keeps a reverted clean-up from running anything again."""
+    """A finished incarnation: keeps a reverted clean-up from running anything again.
+
+    `submitter` brought it, where that is vouched for: who reverts its removal does not become the one it runs as.
+    """
 
     job: JobKey
     digest: Digest
     outcome: Outcome
     at: Instant
     attempts: int
+    submitter: Person | None = None
+    vouched: Proof = Proof.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from reconciler.model.allocation import Allocation, JobRecord, Tombstone
 from reconciler.model.desired import Desired
 from reconciler.model.job import SUBMITTER, Job
 from reconciler.model.lifecycle import Cause, JobState, Outcome, Phase, check_move
-from reconciler.model.observed import Observed
+from reconciler.model.observed import Observed, Proof
 from reconciler.model.reasons import Reason, ReasonCode, reason
 from reconciler.model.request import Ask
 from reconciler.model.units import Digest, GpuSeconds, Instant, JobKey, QueueName, document_of, seconds
@@ -64,7 +64,7 @@ def judge_all(
     tombstones = dict(previous.tombstones)
     for key, record in advanced.items():
         if record.state is JobState.FINISHED and previous.jobs[key].state is not JobState.FINISHED:
-            _bury(tombstones, record, now)
+            _bury(tombstones, record, observed, now)
     world = World(
         desired=desired, observed=observed, records=advanced, tombstones=tombstones,
         nodes=nodes, now=now, failed=failed_tasks(desired, advanced, tombstones),
@@ -108,11 +108,16 @@ def bucket_of(case: Case) -> Bucket:
     return BY_STATE[case.state]
 
 
-def _bury(tombstones: dict[JobKey, tuple[Tombstone, ...]], record: JobRecord, now: Instant) -> None:
+def _bury(
+    tombstones: dict[JobKey, tuple[Tombstone, ...]], record: JobRecord, observed: Observed, now: Instant
+) -> None:  # fmt: skip
     """Remember how an incarnation ended. One that never started leaves nothing to remember."""
     if record.outcome is None or not record.attempt:
         return
     stone = Tombstone(job=record.job, digest=record.digest, outcome=record.outcome, at=now, attempts=record.attempt)
+    brought = observed.provenance.get(record.job)
+    if brought is not None and brought.digest == record.digest and brought.vouched is not Proof.NONE:
+        stone = replace(stone, submitter=brought.submitter, vouched=brought.vouched)
     kept = tuple(s for s in tombstones.get(record.job, ()) if s.digest != record.digest)
     tombstones[record.job] = (*kept, stone)
 
@@ -123,11 +128,11 @@ def _bury_unheld(tombstones: dict[JobKey, tuple[Tombstone, ...]], case: Case, ju
     if record is None or record.state is JobState.FINISHED:
         return
     if judged is None:
-        _bury(tombstones, replace(record, outcome=Outcome.CANCELLED), case.world.now)
+        _bury(tombstones, replace(record, outcome=Outcome.CANCELLED), case.world.observed, case.world.now)
     elif judged.digest != record.digest:
-        _bury(tombstones, replace(record, outcome=Outcome.REPLACED), case.world.now)
+        _bury(tombstones, replace(record, outcome=Outcome.REPLACED), case.world.observed, case.world.now)
     elif judged.state is JobState.FINISHED:
-        _bury(tombstones, judged, case.world.now)
+        _bury(tombstones, judged, case.world.observed, case.world.now)
 
 
 # --- the table ---

@@ -253,7 +253,7 @@ class Reconciler:
             known, base = current.observed.provenance, None
             if want.desired.commit != decided:
                 base = self._reader.recorded(current.commit, decided, current.frozen)
-            self._brought = asked, provenance_after(git, known, want.read, base, decided)
+            self._brought = asked, provenance_after(git, known, want.read, base, decided, current.allocation)
         return self._brought[1]
 
     def _worth_a_commit(self, following: NextGeneration, current: Generation, desired: Desired, now: Instant) -> bool:

@@ -26,6 +26,7 @@ from reconciler.runtime.clone import Clone
 from reconciler.runtime.generation import PREVIEW, Decided, Generation, Inputs, assumed, decided, standing
 from reconciler.runtime.guards import ACKNOWLEDGE, removals
 from reconciler.runtime.known_states import known_generation
+from reconciler.runtime.provenance import foreseen
 from reconciler.runtime.reading import DesiredReader, ReadDesired
 from reconciler.store.objects import resolve
 
@@ -158,11 +159,12 @@ class Preview:
 
     def _inputs(self, read: ReadDesired, now: Instant) -> Inputs:
         assert read.desired is not None
+        seen = self._current.observed
         return Inputs(
             desired=read.desired,
             read=read.read,
             frozen=read.frozen,
-            observed=self._current.observed,
+            observed=replace(seen, provenance=foreseen(self._clone.git, seen.provenance, read, read.desired.commit)),
             previous=self._current,
             now=now,
             trigger=PREVIEW,

@@ -22,10 +22,11 @@ from reconciler.documents.layout import POLICIES, ROOT, is_job, path_of
 from reconciler.documents.lint import Documents, documents_of
 from reconciler.documents.withheld import ACKNOWLEDGE_CHANGE
 from reconciler.errors import StoreError
+from reconciler.model.allocation import Allocation
 from reconciler.model.desired import Desired
 from reconciler.model.job import Job
 from reconciler.model.observed import Person, Proof, Provenance, Shown
-from reconciler.model.units import CommitId, JobKey
+from reconciler.model.units import CommitId, JobKey, document_of
 from reconciler.policy.authority import person_of
 from reconciler.policy.previewed import shown_in
 from reconciler.policy.verdicts import same_person
@@ -61,8 +62,13 @@ class Facts:
     vouched: Proof = Proof.NONE
 
 
-def provenance_after(git: Git, known: Known, read: ReadDesired, base: ReadDesired | None, decided: str) -> Known:
+def provenance_after(
+    git: Git, known: Known, read: ReadDesired, base: ReadDesired | None, decided: str, then: Allocation
+) -> Known:  # fmt: skip
     """The provenance of every desired job: what is known, and what git says of files that changed since.
+
+    `then` is the allocation before: what has no file and a record still is remembered until that record goes, and what
+    comes back runs as who brought it first.
 
     `decided` is the desired commit of the last decision, `base` its tree (None: the tree itself is the first). The same
     object as `known` when nothing is new.
@@ -86,16 +92,20 @@ def provenance_after(git: Git, known: Known, read: ReadDesired, base: ReadDesire
             or seen.commit.startswith(said)
         )
     ]
-    if not fresh and known.keys() <= documents.keys():
+    kept = documents.keys() | {document_of(key) for key in then.jobs}
+    if not fresh and known.keys() <= kept:
         return known
     people = (base or read).documents or documents_of(())
     facts = facts_of(git, desired.commit, decided, {path_of(key) for key in fresh}, people) if fresh else {}
-    found = {key: seen for key, seen in known.items() if key in documents}
+    found = {key: seen for key, seen in known.items() if key in kept}
     for key in fresh:
         fact, seen = facts[path_of(key)], known.get(key)
         submitter, vouched = fact.author, fact.vouched
         if seen is not None and seen.submitter is not None and seen.digest == documents[key].digest:
             submitter, vouched = seen.submitter, seen.vouched  # it runs what it ran before
+        for stone in then.tombstones.get(key, ()) if seen is None else ():
+            if stone.digest == documents[key].digest and stone.submitter is not None:
+                submitter, vouched = stone.submitter, stone.vouched
         found[key] = Provenance(
             job=key,
             digest=documents[key].digest,
@@ -115,6 +125,29 @@ def provenance_after(git: Git, known: Known, read: ReadDesired, base: ReadDesire
 def _documents_of(desired: Desired) -> dict[JobKey, Job]:
     """What each job's document says: one for an array, however many tasks it has."""
     return {**{key: job for key, job in desired.jobs.items() if job.task is None}, **desired.arrays}
+
+
+def foreseen(git: Git, known: Known, read: ReadDesired, head: str) -> Known:
+    """What will be known of jobs that are only proposed, taken that their author's pull request is merged by the forge.
+
+    Policies do not hear of it: it speaks of no file that counts yet.
+    """
+    desired = read.desired
+    if desired is None:
+        return known
+    documents = _documents_of(desired)
+    fresh = [key for key, job in documents.items() if (seen := known.get(key)) is None or seen.digest != job.digest]
+    if not fresh:
+        return known
+    people = read.documents or documents_of(())
+    author = _named(parse_commit(head, raw_commits(git, (head,))[head]).author, people)
+    found = dict(known)
+    for key in fresh:
+        found[key] = Provenance(
+            job=key, digest=documents[key].digest, file="", commit=CommitId(head), author=author, submitter=author,
+            vouched=Proof.FORGE,
+        )  # fmt: skip
+    return {key: found[key] for key in sorted(found)}
 
 
 def facts_of(git: Git, tip: str, decided: str, paths: Collection[str], people: Documents) -> dict[str, Facts]:

@@ -104,10 +104,17 @@ def commit_alone(git: Git, path: str, content: bytes, message: str, key: str) ->
     return checked_object_id(made.stdout.decode("ascii").strip())
 
 
-def scratch_commit(git: Git, tree: str, parent: str, message: str) -> str:
-    """A commit in nobody's name, to look at what a change would do; no ref is touched."""
+def author_line(git: Git) -> str:
+    """`Ada <ada@example.org>` of whoever runs this; "gangops <gangops>" where git does not know. `git` is that of `as_person`."""
+    told = git.run("var", "GIT_AUTHOR_IDENT", accept=(0, 1, 128)).stdout.decode("utf-8", "replace")
+    name, found, _ = told.partition(">")
+    return f"{name}>" if found else "gangops <gangops>"
+
+
+def scratch_commit(git: Git, tree: str, parent: str, message: str, author: str = "gangops <gangops>") -> str:
+    """A commit to look at what a change would do, with its author's name and nobody's proof; no ref is touched."""
     head = f"tree {checked_object_id(tree)}\nparent {checked_object_id(parent)}\n"
-    head += "author gangops <gangops> 0 +0000\ncommitter gangops <gangops> 0 +0000\n\n"
+    head += f"author {author} 0 +0000\ncommitter gangops <gangops> 0 +0000\n\n"
     written = git.run("hash-object", "-t", "commit", "-w", "--stdin", stdin=head.encode() + message.encode())
     return checked_object_id(written.stdout.decode("ascii").strip())
 

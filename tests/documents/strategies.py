@@ -165,10 +165,20 @@ def records(key: st.SearchStrategy[JobKey] = job_keys) -> st.SearchStrategy[JobR
     )
 
 
+persons = st.builds(Person, user=texts, email=texts, login=texts, teams=st.lists(texts, max_size=2).map(tuple))
+
+
 def tombstones(key: JobKey) -> st.SearchStrategy[tuple[Tombstone, ...]]:
     """At least one finished incarnation of a job."""
     stone = st.builds(
-        Tombstone, job=st.just(key), digest=digests, outcome=st.sampled_from(Outcome), at=instants, attempts=small
+        Tombstone,
+        job=st.just(key),
+        digest=digests,
+        outcome=st.sampled_from(Outcome),
+        at=instants,
+        attempts=small,
+        submitter=some(persons),
+        vouched=st.sampled_from(Proof),
     )
     return st.lists(stone, min_size=1, max_size=3).map(tuple)
 
@@ -293,7 +303,6 @@ def observations(node: NodeName) -> st.SearchStrategy[NodeObservation]:
     )
 
 
-persons = st.builds(Person, user=texts, email=texts, login=texts, teams=st.lists(texts, max_size=2).map(tuple))
 brought = st.builds(
     Provenance,
     job=job_keys,

@@ -10,6 +10,8 @@ from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import Person, Proof
 from reconciler.model.reasons import ReasonCode
 from reconciler.model.units import MINUTE, JobKey
+from reconciler.runtime.clone import open_clone
+from reconciler.runtime.preview import preview
 from reconciler.store.signatures import Signer, make_key
 from tests.runtime.lab import QUEUES, Desk, Lab, job_file, job_text
 from tests.runtime.test_policies import merged
@@ -148,6 +150,20 @@ def test_a_signed_commit_that_is_merged_speaks_for_its_author(lab: Lab) -> None:
     desk.settle()
     assert account(desk, "a") == "ukim"
     assert lab.generation().observed.provenance[JobKey("nlp/a")].vouched is Proof.SIGNATURE
+
+
+@pytest.mark.parametrize(("who", "step"), [("kim", "place"), ("ana", "hold")], ids=["with an account", "without"])
+def test_a_preview_takes_the_author_for_the_submitter(lab: Lab, who: str, step: str) -> None:
+    desk = begun(lab, nlp("runAs: submitter"))
+    brings(lab, "ben", "z")
+    desk.settle()
+    base = lab.remote.tip(MAIN)
+    brings(lab, who, "a", committer=f"{who} <{who}@acme.org>")
+    head = lab.remote.tip(MAIN)
+    assert base is not None
+    assert head is not None
+    plan = preview(open_clone(lab.remote.path), head, lab.clock.now(), base=base)
+    assert [(row.job, row.step.value) for row in plan.rows] == [("nlp/a", step)]
 
 
 # --- what one person may hold ---

@@ -19,7 +19,7 @@ from reconciler.runtime.proposals.change import Change
 from reconciler.runtime.proposals.desk import Desk
 from reconciler.runtime.reading import DesiredReader
 from reconciler.store.history import file_at
-from reconciler.store.person import as_person, commit_as, push_branch, scratch_commit
+from reconciler.store.person import as_person, author_line, commit_as, push_branch, scratch_commit
 from reconciler.store.statecommit import tree_with
 
 
@@ -61,7 +61,7 @@ def proposal_of(
     """What a change would do, decided on the newest record. Raises: what `Preview` does, but for a missing record."""
     git, base = desk.clone.git, desk.base
     tree = tree_with(git, change.files, base)
-    head = scratch_commit(git, tree, base, change.message)
+    head = scratch_commit(git, tree, base, change.message, author_line(as_person(git)))
     before = {path: file_at(git, base, path) for path in change.files}
     plan, no_plan = None, ""
     try:
