@@ -435,7 +435,7 @@ class Reconciler:
     def _pause(self, failures: int, stop: threading.Event) -> None:
         """Until something was reported; after a failure for 2, 4, ... 60 s whatever is reported, unless woken."""
         desired = self.last.desired.desired if self.last else None
-        span = desired.repository.cycle_interval if desired else SECOND
+        span = min(desired.repository.cycle_interval, desired.repository.poll_interval) if desired else SECOND
         if failures:
             span = Nanoseconds(min(60, 2**failures) * SECOND)
         if not self._engine_started:

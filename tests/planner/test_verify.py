@@ -532,6 +532,7 @@ def test_every_breach_has_a_case() -> None:
     elsewhere = {  # in test_usage, test_lengths, test_hold, test_spares and test_backfill
         Breach.WRONG_USAGE, Breach.WRONG_RUN_LENGTHS, Breach.HOLD_BROKEN, Breach.HOLD_UNFOUNDED, Breach.WRONG_SPARES, Breach.RESERVATION_DELAYED,
     }  # fmt: skip
+    elsewhere |= {Breach.NO_ACCOUNT, Breach.USER_LIMIT}  # in test_requested
     elsewhere |= {Breach.TOO_MANY_TASKS, Breach.TASK_OUT_OF_TURN, Breach.ENDED_WITHOUT_CAUSE}  # in test_arrays
     assert {case[3] for case in WRONG} == set(Breach) - elsewhere
 

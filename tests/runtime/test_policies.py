@@ -14,7 +14,7 @@ from reconciler.documents.record import OBSERVED_PROVENANCE
 from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import Person, Proof
 from reconciler.model.reasons import ReasonCode
-from reconciler.model.units import JobKey
+from reconciler.model.units import MINUTE, JobKey
 from reconciler.runtime.generation import Inputs, next_generation
 from reconciler.runtime.reading import DesiredReader
 from reconciler.store.signatures import Signer, make_key
@@ -207,6 +207,8 @@ def test_provenance_is_written_once_and_goes_with_the_job(lab: Lab) -> None:
     log = git(lab.remote.path, "log", "--format=%H", lab.tip, "--", path).decode().split()
     assert len(log) == 1
     lab.desire({job_file("a"): None})
+    desk.settle()
+    lab.clock.advance(6 * MINUTE)  # the decision that buried it had it as an input; the next commit does without
     desk.settle()
     assert list(lab.generation().observed.provenance) == ["nlp/b"]
 

@@ -169,6 +169,23 @@ def test_nothing_of_what_is_frozen_starts_and_what_runs_goes_on(people: People, 
     check_record(people.lab)
 
 
+def test_an_array_is_cancelled_with_all_its_tasks_and_no_task_alone(people: People) -> None:
+    text = job_text("s", 4, more="  array: {count: 6, maxParallel: 2}\n")
+    desk = begun(people, **{job_file("s"): text})
+    people.push("one", people.wish(job="nlp/s.3"))
+    people.push("all", people.wish(job="nlp/s"))
+    desk.settle()
+    assert known(desk, "one").refusal is Refusal.UNKNOWN_TARGET
+    assert {(r.state, r.outcome) for r in people.lab.generation().allocation.jobs.values()} == {
+        (JobState.FINISHED, Outcome.CANCELLED)
+    }
+    people.lab.clock.advance(2 * HOUR)
+    desk.settle()
+    running = [r for r in people.lab.generation().allocation.jobs.values() if r.state is JobState.RUNNING]
+    assert len(running) == 2
+    check_record(people.lab)
+
+
 def test_the_record_alone_goes_on_with_a_request(people: People) -> None:
     """Another reconciler, or the same one after a crash, needs neither the ref nor the memory of the first."""
     desk = begun(people, "a")

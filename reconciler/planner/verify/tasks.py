@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from reconciler.model.allocation import Allocation, JobRecord
 from reconciler.model.job import Job
 from reconciler.model.lifecycle import JobState, Outcome
+from reconciler.model.request import Ask
 from reconciler.model.units import JobKey
 from reconciler.planner.verify.case import Breach, Case, Violation
 
@@ -64,12 +65,14 @@ def unwanted_task(case: Case, before: JobRecord | None, after: JobRecord) -> Ite
 
 
 def ended_task(case: Case, before: JobRecord | None, after: JobRecord) -> Iterator[Violation]:
-    """A task that still has its file is called cancelled only when that, or the failure of another, says so."""
+    """What still has its file is called cancelled only when somebody asked for it; a task also when its file, or the
+    failure of another, says so."""
     job = case.desired.jobs.get(after.job)
     if after.outcome is not Outcome.CANCELLED or job is None or after.state is not JobState.FINISHED:
         return
     stopped = before is not None and before.state in (JobState.STOPPING, JobState.FINISHED)
-    if not stopped and job.task is not None and not is_unwanted(case, job, before):
+    unwanted = case.asked_for(after.job, Ask.CANCEL) or (job.task is not None and is_unwanted(case, job, before))
+    if not stopped and not unwanted:
         yield Violation(code=Breach.ENDED_WITHOUT_CAUSE, job=after.job)
 
 

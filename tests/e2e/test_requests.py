@@ -1,0 +1,90 @@
+"""`cancel --now` against a real cluster: from the verb to the signal, and what is gone in the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reconciler.model.lifecycle import JobState, Outcome
+from reconciler.model.request import Standing
+from reconciler.model.units import JobKey
+from reconciler.runtime.demo.stage import Stage, descendants, is_zombie
+from reconciler.store.history import first_parent_log
+from reconciler.store.signatures import make_key
+from tests.e2e.test_cluster import check_record, state, submit, training
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(300)]
+
+JOB = JobKey("vision/low")
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    """One rack of four nodes, where Ada is known by her key and the remote is asked as often as by default."""
+    folder = Path(f"/tmp/gangops-now-{os.getpid()}")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    with Stage(folder, racks=1) as made:
+        made.build()
+        key = make_key(folder / "ada", "ada")
+        user = "apiVersion: gangops/v1\nkind: User\nmetadata: {name: ada}\n"
+        made.write(
+            "cluster-state/users/ada.yaml", f"{user}spec: {{emails: [ada@acme.org], sshKeys: ['{key.public_key()}']}}\n"
+        )
+        config = made.people / "cluster-state" / "cluster.yaml"
+        patient = config.read_text().replace("pollInterval: 1s", "pollInterval: 3s")  # the default
+        # A busy machine is no lost node.
+        for said, patience in (("unreachableAfter: 3s", "30s"), ("lostAfter: 5s", "60s")):
+            assert said in patient
+            patient = patient.replace(said, f"{said.partition(':')[0]}: {patience}")
+        config.write_text(patient)
+        made.commit("Ada", branch="main")
+        made.start_reconciler()
+        made.start_agents()
+        made.until("agents connect", 60, lambda g: len(g.observed.nodes) == len(made.nodes))
+        yield made
+    assert [pid for pid in descendants(os.getpid()) if not is_zombie(pid)] == []
+    check_record(made)
+    shutil.rmtree(folder)
+
+
+def test_cancel_now_signals_the_ranks_and_takes_them_away(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    submit(stage, JOB, text=training(stage, gpus=16, priority="research"))
+    stage.until("low runs", 60, state(JOB, JobState.RUNNING))
+    log = stage.logs / JOB / "1" / "0.log"
+    environment = {
+        "PATH": os.environ["PATH"], "HOME": str(stage.folder), "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_AUTHOR_NAME": "Ada", "GIT_AUTHOR_EMAIL": "ada@acme.org",
+        "GIT_COMMITTER_NAME": "Ada", "GIT_COMMITTER_EMAIL": "ada@acme.org", "PYTHONPATH": os.pathsep.join(sys.path),
+    }  # fmt: skip
+    begun = time.monotonic()
+    verb = subprocess.Popen(
+        [sys.executable, "-m", "reconciler.cli", "-C", str(stage.people), "cancel", JOB, "--now", "--yes", "--key",
+         str(stage.folder / "ada"), "--reason", "loss is NaN"],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    while "(asked)" not in log.read_text() and time.monotonic() - begun < 60:
+        time.sleep(0.02)
+    signalled = time.monotonic() - begun
+    told, _ = verb.communicate(timeout=120)
+    assert verb.returncode == 0, told
+
+    assert "(asked)" in log.read_text()
+    ended = stage.until("low is over", 60, state(JOB, JobState.FINISHED))
+    gone = time.monotonic() - begun
+    with capsys.disabled():
+        print(f"\ncancel --now: ranks signalled after {signalled:.1f} s, job over on record after {gone:.1f} s")
+    assert ended.allocation.jobs[JOB].outcome is Outcome.CANCELLED
+    (request,) = ended.observed.requests.values()
+    assert (request.standing, request.by) == (Standing.IN_FORCE, "ada")
+    assert [pid for node in stage.nodes for pid in stage.ranks_on(node)] == []
+    # Committed first: the generation that orders the stop is the one that lets the request in.
+    stops = [m for m in first_parent_log(stage.clone.git, stage.clone.state_tip()) if "Request cancel-low" in m.message]
+    assert [m.subject for m in stops] == ["Stop vision/low"]
