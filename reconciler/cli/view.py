@@ -20,7 +20,9 @@ from reconciler.model.lifecycle import JobState
 from reconciler.model.units import JobKey, QueueName
 from reconciler.render.arrays import counted, leading
 from reconciler.render.explain import explanation_page, node_page, queue_page, reason_code
+from reconciler.render.names import one_line, when
 from reconciler.render.plan.model import Tidy
+from reconciler.render.story import request_line
 from reconciler.render.tidying import hop_line, proposed, tidying_line
 from reconciler.render.view import condition, headline, job_table, node_table, queue_table, request_table
 from reconciler.runtime.explained import explained, node_explained, proposals, queue_explained
@@ -78,6 +80,9 @@ def _status_page(generation: Generation, desired: Desired, job: str | None, outp
         yield f"\n{line}: see gangops plan"
     for change in withheld_of(generation.frozen) if job is None else ():
         yield f"! {change.path} is not acted on: {change.brought}; {change.remedy}"
+    for request in generation.observed.requests.values() if job is None else ():
+        if request.in_force(now()):
+            yield f"! {one_line(request_line(request))}, until {when(request.expires)}"
     yield from _node_warnings(generation, desired)
 
 

@@ -61,7 +61,11 @@ def test_cancel_now_asks_at_once_and_proposes_the_lasting_change(ada: Person) ->
     assert [line.split()[:5] for line in listed.splitlines()[1:]] == [
         [request.removeprefix("request/"), "cancel", "nlp/a", "ada", "InForce"]
     ]
-    assert "nlp/a" in ada.done("status").stdout
+    status = ada.done("status").stdout
+    assert (
+        f"! Request {request.removeprefix('request/')} of ada is in force: cancel nlp/a, loss is NaN, until 2026"
+        in status
+    )
     # The branch is merged: the files alone count again, and say the same.
     git(ada.lab.remote.path, "update-ref", "refs/heads/main", ada.only_branch())
     desk.settle()
