@@ -76,7 +76,7 @@ class RepositoryRules:
 
     desired_branch: str = "main"
     state_branch: str = "allocations"
-    poll_interval: Nanoseconds = Nanoseconds(3 * SECOND)
+    poll_interval: Nanoseconds = Nanoseconds(2 * SECOND)
     cycle_interval: Nanoseconds = Nanoseconds(5 * SECOND)
     observed_coalesce: Nanoseconds = Nanoseconds(5 * MINUTE)
     mass_removal_ppm: int = 300_000

@@ -39,7 +39,7 @@ def stage() -> Iterator[Stage]:
             "cluster-state/users/ada.yaml", f"{user}spec: {{emails: [ada@acme.org], sshKeys: ['{key.public_key()}']}}\n"
         )
         config = made.people / "cluster-state" / "cluster.yaml"
-        patient = config.read_text().replace("pollInterval: 1s", "pollInterval: 3s")  # the default
+        patient = config.read_text().replace("pollInterval: 1s", "pollInterval: 2s")  # the default
         # A busy machine is no lost node.
         for said, patience in (("unreachableAfter: 3s", "30s"), ("lostAfter: 5s", "60s")):
             assert said in patient

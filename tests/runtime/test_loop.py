@@ -200,8 +200,8 @@ def test_the_remote_is_asked_once_a_poll_interval(lab: Lab) -> None:
     desk.round(poll=False)
     del asked[:]
     for _ in range(30):
-        desk.round(poll=False)  # a second each; the interval is 3 s
-    assert len(asked) == 10
+        desk.round(poll=False)  # a second each; the interval is 2 s
+    assert len(asked) == 15
 
 
 def test_receipts_alone_wait_before_they_are_recorded(lab: Lab) -> None:

@@ -41,7 +41,7 @@ class Repository(Strict):
     """People's branch: what is desired."""
     state_branch: Line = "allocations"
     """The reconciler's branch: what was decided."""
-    poll_interval: Duration = 3 * 10**9
+    poll_interval: Duration = 2 * 10**9
     """How often the remote is asked for merges and requests; a webhook only shortens the wait."""
     publish_interval: Duration = 0
     """At most one state commit in this time, for forges that limit pushes. 0s: no limit."""
