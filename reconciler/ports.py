@@ -62,6 +62,12 @@ class Engine(Protocol):
     def apply(self, committed: Committed) -> None:
         """Let nodes act on a pushed generation. Idempotent; an older generation than the applied one is ignored."""
 
+    def follow(self, observed: Observed) -> None:
+        """Another reconciler committed this observation: it stands until nodes speak to us again."""
+
+    def leads(self) -> bool:
+        """Whether enough of the cluster speaks to us to decide for it; else another reconciler does, or nobody can."""
+
     def observe(self, desired: Desired, now: Instant) -> Observed:
         """Everything seen so far as facts: unchanged facts keep their instants, so equal worlds give equal values.
         Raises EngineUnavailable (code OwnLinkSuspected) when too many nodes are silent at once."""

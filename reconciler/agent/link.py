@@ -26,7 +26,8 @@ from reconciler.agent.verify import RefusedOrder, verify
 from reconciler.agent.vitals import Vitals
 from reconciler.wire import BadMessage, Proof, Refusal, Report, decode_answer, encode
 
-WAIT_SECONDS = 20
+WAIT_SECONDS = 10
+"""A server that hangs is given up this and ANSWER_SECONDS after it was asked: the standby leads within 30 s."""
 LONGEST_PAUSE = 10.0
 """Seconds between two rounds over all servers, at most."""
 GATHER_SECONDS = 0.02

@@ -104,6 +104,16 @@ class AgentEngine:
         if self._serving is not None:
             self._serving.call(self._route.released)
 
+    def follow(self, observed: Observed) -> None:
+        """Another reconciler committed this: stand by until most nodes call here."""
+        self._sessions.follow(observed)
+        if self._serving is not None:
+            self._serving.call(self._route.sent_away)
+
+    def leads(self) -> bool:
+        """Whether enough nodes call here to decide for them."""
+        return self._sessions.leads
+
     def observe(self, desired: Desired, now: Instant) -> Observed:
         """Everything seen, as of `now`. Raises: EngineUnavailable (OwnLinkSuspected)."""
         self._renew_in_time()

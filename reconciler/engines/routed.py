@@ -48,11 +48,25 @@ class RoutedEngine:
         """Let each engine act on its nodes' orders."""
         self._committed = committed
         for name, engine in self._engines.items():
-            engine.apply(self._part(committed, name))
+            if name != SLURM or self.leads():  # who stands by must not submit beside the one that leads
+                engine.apply(self._part(committed, name))
+
+    def follow(self, observed: Observed) -> None:
+        """Another reconciler committed this: each engine is told of its own nodes."""
+        self._last = observed
+        for name, engine in self._engines.items():
+            mine = {n: s for n, s in observed.nodes.items() if self._owner.get(n) == name and _is_by(s, name)}
+            engine.follow(replace(observed, nodes=mine))
+
+    def leads(self) -> bool:
+        """Whether every engine says so: where agents are, it is they who elect."""
+        return all(engine.leads() for engine in self._engines.values())
 
     def observe(self, desired: Desired, now: Instant) -> Observed:
         """What all of them see. Raises: EngineUnavailable, when none of them sees anything."""
         self._route(desired)
+        if self._committed is not None:
+            self.apply(self._committed)  # what was kept back while we stood by; else it is known already
         parts, failures = [], []
         for name, engine in self._engines.items():
             try:

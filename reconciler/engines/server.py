@@ -48,6 +48,8 @@ LONGEST_HOLD: Final = 30.0
 """Seconds an answer is held back at most, whatever anyone asks for."""
 _BODY_SECONDS: Final = 10.0
 _OFFER_AGAIN_SECONDS: Final = 1.0
+_STANDBY_SECONDS: Final = 5.0
+"""How long a call waits for enough others before it is sent to the reconciler that leads."""
 
 
 class Rejected(Exception):
@@ -100,6 +102,11 @@ class SyncRoute:
         """Let every held call look again for what is due."""
         for poll in self._polls.values():
             poll.look_again.set()
+
+    def sent_away(self) -> None:
+        """Another reconciler leads: whoever is held here has to ask there."""
+        for poll in self._polls.values():
+            poll.end()
 
     async def sync(self, request: web.Request) -> web.Response:
         """One call of a node: who is it, what does it say, what is it to do."""
@@ -155,6 +162,7 @@ class SyncRoute:
     async def _answer(self, node: NodeName, report: Report) -> Answer:
         """Orders as soon as any are due, else nothing new after a while; a renewed lease in any case."""
         # 1. Take the report in.
+        led = self._sessions.leads
         try:
             hearing = self._sessions.hear(report)
         except BadMessage as err:
@@ -163,19 +171,26 @@ class SyncRoute:
             raise Rejected(409, "StaleReport", "a newer report or session of this node was heard already")
         if hearing is Hearing.NEWS:
             self._on_news()
-        # 2. Hold the call until something is due.
+        if self._sessions.leads and not led:
+            self.released()
+        # 2. Hold the call until something is due. Who does not lead has nothing to say.
         proof = await self._held(node, report)
+        if not self._sessions.leads:
+            raise Rejected(503, "Standby", "this reconciler stands by: ask the one that leads")
         # 3. What this or a newer reconciler may think dead must not be kept alive.
         applied = self.applied
         barred = standing(applied, report) is Standing.AHEAD or self._sessions.withholds(node)
         lease = 0 if applied is None or barred else applied.lease_seconds(node)
+        if lease and not self._sessions.renews():
+            lease = 0
         if lease:
             self._sessions.grant(node, lease)
         return Answer(generation=applied.committed.generation if applied else 0, leaseSeconds=lease, proof=proof)
 
     async def _held(self, node: NodeName, report: Report) -> Proof | None:
         """Orders for the node as soon as any are due; None when none were in time, or its next call came in."""
-        until = asyncio.get_running_loop().time() + self._hold_seconds(node, report)
+        came = asyncio.get_running_loop().time()
+        until = came + self._hold_seconds(node, report)
         poll = _Poll(report=report, until=until, look_again=asyncio.Event())
         if (earlier := self._polls.get(node)) is not None:
             earlier.end()
@@ -184,15 +199,17 @@ class SyncRoute:
             while True:
                 poll.look_again.clear()
                 now = asyncio.get_running_loop().time()
-                applied, due = self.applied, self._due_at(node, poll)
+                led = self._sessions.leads
+                applied, due = self.applied, self._due_at(node, poll) if led else math.inf
                 if applied is not None and due <= now:
                     if (proof := await self._proof(node, applied.committed, now)) is not None:
                         return proof
                     due = now + _OFFER_AGAIN_SECONDS
-                if poll.over or now >= until:
+                ends = until if led else min(until, came + _STANDBY_SECONDS)
+                if poll.over or now >= ends:
                     return None
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(poll.look_again.wait(), min(until, due) - now)
+                    await asyncio.wait_for(poll.look_again.wait(), min(ends, due) - now)
         finally:
             if self._polls.get(node) is poll:
                 del self._polls[node]

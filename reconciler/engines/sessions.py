@@ -16,7 +16,7 @@ from threading import Lock
 
 from reconciler.engines.applied import Applied
 from reconciler.engines.reports import AttemptKey, Beat, Facts, Hardware, facts_of
-from reconciler.engines.silence import Silence, judged, own_link_suspected
+from reconciler.engines.silence import Silence, judged, may_lead, own_link_suspected
 from reconciler.errors import EngineUnavailable
 from reconciler.model.anomaly import NodeVitals
 from reconciler.model.desired import AgentRules, Desired
@@ -83,6 +83,8 @@ class Sessions:
         self._rules = AgentRules()
         self._started = Nanoseconds(0)
         self._suspected: Nanoseconds | None = None
+        self._rivalled = False
+        self._leads = False
 
     def begin(self, desired: Desired, observed: Observed) -> None:
         """Start listening now, from what was committed."""
@@ -92,6 +94,32 @@ class Sessions:
             self._declare(desired)
             self._known = {n: _Known(seen=seen, leased_until=self._started) for n, seen in observed.nodes.items()}
             self._jobs = dict(observed.jobs)
+            self._leads = False
+            self._weigh(self._started)
+
+    def follow(self, observed: Observed) -> None:
+        """Another reconciler committed this observation: it stands until nodes speak to us again, and most have to
+        before we lead. What they said before is older than the record."""
+        with self._lock:
+            self._started = self._clock.monotonic()
+            self._suspected, self._rivalled, self._leads = None, True, False
+            before = self._known
+            self._known = {
+                node: _followed(before.get(node), seen, self._started) for node, seen in observed.nodes.items()
+            }
+            self._jobs = dict(observed.jobs)
+
+    @property
+    def leads(self) -> bool:
+        """Whether enough nodes speak to us to decide for them; else another reconciler does, or nobody can."""
+        return self._leads
+
+    def renews(self) -> bool:
+        """Whether leases may be renewed: not while our link is suspected, when another may judge them over."""
+        with self._lock:
+            monotonic = self._clock.monotonic()
+            present = self._names() & self._known.keys()
+            return not own_link_suspected([self._silence(node, monotonic) for node in present], self._rules)
 
     @property
     def rules(self) -> AgentRules:
@@ -115,7 +143,7 @@ class Sessions:
     def hear(self, report: Report) -> Hearing:
         """Take a report in. An older one, or one of a session that was replaced, changes nothing and is Stale.
 
-        A repeated one only proves that the node is alive. Raises: BadMessage.
+        A repeated one only proves that the node is alive. One with which we begin to lead is News. Raises: BadMessage.
         """
         facts = facts_of(report, self._clock.now())
         with self._lock:
@@ -128,7 +156,8 @@ class Sessions:
             if known.session and known.session != report.session:
                 known.past.append(known.session)
             known.session, known.sequence, known.heard = report.session, report.sequence, self._clock.monotonic()
-            return Hearing.SAME if repeated else _take_in(known, facts, self._attempts(facts.node))
+            hearing = Hearing.SAME if repeated else _take_in(known, facts, self._attempts(facts.node))
+            return Hearing.NEWS if self._weigh(known.heard) else hearing
 
     def grant(self, node: NodeName, lease_seconds: int) -> None:
         """An answer that renews the node's leases for so long is being sent now."""
@@ -187,6 +216,27 @@ class Sessions:
         """The orders each node last said it does not accept, until it accepts another one."""
         with self._lock:
             return {node: known.refusals for node, known in sorted(self._known.items()) if known.refusals}
+
+    def _weigh(self, monotonic: Nanoseconds) -> bool:
+        """Whether we begin to lead at this moment. Silence counts from now on, and leases from now at the earliest."""
+        if self._leads:
+            return False
+        expected = [
+            known
+            for node, known in self._known.items()
+            if known.seen.condition is not NodeCondition.LOST and not self._declared.get(node, False)
+        ]
+        lately = monotonic - self._rules.unreachable_after
+        heard = sum(1 for known in expected if known.heard is not None and known.heard >= lately)
+        self._leads = may_lead(heard, len(expected), self._rules, rivalled=self._rivalled)
+        if self._leads:
+            self._started = monotonic
+            # Who led before us renews until it notices that most nodes have left it.
+            margin = self._rules.unreachable_after if self._rivalled else 0
+            for node, known in self._known.items():
+                lease = self._applied.lease_seconds(node) * SECOND if self._applied else 0
+                known.leased_until = Nanoseconds(max(known.leased_until, monotonic + margin + lease))
+        return self._leads
 
     def _declare(self, desired: Desired) -> None:
         self._rules = desired.agents
@@ -256,6 +306,19 @@ class Sessions:
             return None
         file = self._applied.files.get(node)
         return file.attempts if file else frozenset()
+
+
+def _followed(before: _Known | None, seen: NodeObservation, since: Nanoseconds) -> _Known:
+    """A node as another reconciler recorded it. Reports that were old to us stay old."""
+    if before is None:
+        return _Known(seen=seen, leased_until=since)
+    return _Known(
+        seen=seen,
+        leased_until=max(before.leased_until, since),
+        session=before.session,
+        sequence=before.sequence,
+        past=before.past,
+    )
 
 
 def _stranger(facts: Facts) -> NodeObservation:

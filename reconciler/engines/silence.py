@@ -1,4 +1,4 @@
-"""What does a node's silence mean: nothing, no new work, a loss, or that our own link is down?
+"""What does a node's silence mean: nothing, no new work, a loss, or that our own link is down? And may we lead at all?
 
 Pure rules over monotonic times; who was heard when is kept by `sessions`. Only when a silence is judged may it cost
 a gang its node, so every doubt here counts for the node.
@@ -38,7 +38,24 @@ def own_link_suspected(silences: list[Silence], rules: AgentRules) -> bool:
     """At least two nodes, and more than the allowed share of those that were there, are silent at once."""
     expected = [s for s in silences if s.expected]
     silent = sum(1 for s in expected if s.silent > rules.unreachable_after)
-    return silent >= 2 and silent * 1_000_000 > rules.mass_loss_ppm * len(expected)
+    return _suspicious(silent, len(expected), rules)
+
+
+def _suspicious(silent: int, expected: int, rules: AgentRules) -> bool:
+    return silent >= 2 and silent * 1_000_000 > rules.mass_loss_ppm * expected
+
+
+def may_lead(heard: int, expected: int, rules: AgentRules, *, rivalled: bool) -> bool:
+    """Whether who hears `heard` of the `expected` nodes that were there may decide for them.
+
+    Every node speaks to one reconciler at a time. Once another one is known to commit (`rivalled`), more than half of
+    the nodes have to speak to us, which cannot be true of two; else as many as keep our own link above suspicion.
+    """
+    if expected == 0:
+        return True
+    if rivalled:
+        return 2 * heard > expected
+    return heard > 0 and not _suspicious(expected - heard, expected, rules)
 
 
 def judged(silence: Silence, rules: AgentRules) -> NodeCondition:

@@ -38,6 +38,7 @@ from reconciler.store.mirror import Fetched, Mirror
 from reconciler.store.publish import PublishedMark, PushResult, check_continues, publish
 from reconciler.store.statecommit import Message, Writer, build_on
 
+STANDBY = "Standby"
 _PREVIEWS = 20
 _TOLD = 3
 """Withheld changes a condition names."""
@@ -108,6 +109,8 @@ class Reconciler:
         self._woken = False
         self._maintain_at = Nanoseconds(clock.monotonic() + _MAINTAIN_EVERY)
         self._refusing: dict[NodeName, str] = {}
+        self._standing_by = False
+        self._tried = ""
         self._brought: tuple[tuple[ReadDesired, CommitId], Mapping[JobKey, Provenance]] | None = None
         self.metrics = metrics or LoopMetrics()
         self.condition = Condition(ready=False, reason="Starting", since=clock.now())
@@ -143,6 +146,12 @@ class Reconciler:
             )  # fmt: skip
             # 3. What is seen? The engine starts from the committed observation.
             self._start_engine(want.desired, current)
+            if not self._engine.leads():
+                self._stand_by(current)
+                return Round(generation=current, desired=want.read, committed=None, held=want.held)
+            if self._standing_by:
+                self._take_over(current)
+                continue
             now = Instant(max(self._clock.now(), current.allocation.decided_at))
             observed = replace(
                 self._engine.observe(want.desired, now),
@@ -170,6 +179,7 @@ class Reconciler:
                 return Round(generation=current, desired=want.read, committed=None, held=want.held)
             # 5. Commit and publish; only a push that won is acted on.
             commit = self._commit(following, current, want.desired.commit)
+            self._tried = commit
             if self.teller is not None:
                 self.teller.expects(following.summary.generation, commit)
             outcome = publish(self._mirror, commit, expected=current.commit)
@@ -235,6 +245,8 @@ class Reconciler:
         if self.teller is not None:
             self.teller.reached(current.summary.generation, fetched.state)
         if self._engine_started:
+            if fetched.state != self._tried:
+                self._engine.follow(current.observed)
             self._apply(current)
         return current
 
@@ -244,6 +256,24 @@ class Reconciler:
         self._engine.start(desired, current.observed)
         self._engine_started = True
         self._apply(current)
+
+    def _stand_by(self, current: Generation) -> None:
+        """Another reconciler leads, as far as nodes tell: keep up with its record, decide nothing."""
+        self._standing_by = True
+        self._become(
+            Condition(
+                ready=False,
+                reason=STANDBY,
+                message=f"follows generation {current.summary.generation}: too few nodes call here to decide for them",
+                remedy="Normal beside another reconciler. If this is the only one, look at the agents' links.",
+            )
+        )
+
+    def _take_over(self, current: Generation) -> None:
+        """Enough nodes call here now. The record may have moved since it was last asked for."""
+        self._standing_by = False
+        self._fetch_again_at = Nanoseconds(0)
+        self._report("leads", {"generation": current.summary.generation})
 
     def _provenance(self, want: Wanted, current: Generation) -> Mapping[JobKey, Provenance]:
         """Who brought the jobs, from the record and for what is new from git. People are those of the tree before."""

@@ -358,6 +358,8 @@ class FakeEngine:
         self._applied: Applied | None = None
         self._news = False
         self._listening = False
+        self.deaf = False
+        """No call reaches this engine: its link is down, or all nodes call another reconciler."""
 
     @property
     def applied_generation(self) -> int:
@@ -379,6 +381,14 @@ class FakeEngine:
             self._applied = applied
             self._sessions.apply(applied)
         self._all_call()
+
+    def follow(self, observed: Observed) -> None:
+        self.calls.append("follow")
+        self._sessions.follow(observed)
+
+    def leads(self) -> bool:
+        self._all_call()
+        return self._sessions.leads
 
     def observe(self, desired: Desired, now: Instant) -> Observed:
         self.calls.append("observe")
@@ -414,7 +424,7 @@ class FakeEngine:
 
     def _all_call(self) -> None:
         for name in sorted(self.cluster.nodes):
-            if self._listening and self._sessions.admits(NodeName(name)):
+            if self._listening and not self.deaf and self._sessions.admits(NodeName(name)):
                 self._call(self.cluster.nodes[name])
 
     def _call(self, node: FakeNode) -> None:

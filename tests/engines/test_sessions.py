@@ -429,6 +429,7 @@ class TestLeases:
         sessions = listening(clock, Observed(nodes=nodes))
         lease = RULES.lost_after // SECOND + 60
         sessions.apply(next_applied(committed_of(1, {"n1": [attempt_order(lease=lease)]}), None))
+        assert self.lost(sessions, clock, 0).condition is NodeCondition.READY
         first = self.lost(sessions, clock, RULES.lost_after + 1)
         assert (first.condition, first.lease_expired) == (NodeCondition.LOST, False)
         assert self.lost(sessions, clock, 60 * SECOND + RULES.lease_margin).lease_expired

@@ -96,6 +96,14 @@ class SlurmEngine:
             self._applied = applied
         self._poke.set()
 
+    def follow(self, observed: Observed) -> None:
+        """Another reconciler committed this. Slurm tells all of us the same, so what it tells stands."""
+        del observed
+
+    def leads(self) -> bool:
+        """Slurm answers whoever asks: it elects nobody, the push alone does."""
+        return True
+
     def observe(self, desired: Desired, now: Instant) -> Observed:
         """Everything seen. Slurm knows no leases, so none is ever over. Raises: EngineUnavailable (OwnLinkSuspected)."""
         self._desired = desired
