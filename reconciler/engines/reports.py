@@ -85,7 +85,7 @@ def facts_of(report: Report, now: Instant = Instant(0)) -> Facts:
         node=NodeName(report.node),
         boot_id=one_line(report.bootId),
         address=one_line(report.address),
-        unhealthy=one_line(report.unhealthy),
+        unhealthy=one_line(report.unhealthy) or _unkillable(attempts),
         hardware=_hardware(report.hardware) if report.hardware else None,
         attempts=tuple(attempts[key] for key in sorted(attempts)),
         beats={(JobKey(a.job), a.attempt): _beat(a) for a in report.attempts},
@@ -140,6 +140,12 @@ def one_line(value: object) -> str:
     if not isinstance(value, str):
         raise BadMessage("expected text")
     return "".join(c if c.isprintable() else " " for c in value[:MAX_TEXT]).strip()
+
+
+def _unkillable(attempts: Mapping[AttemptKey, AttemptReport]) -> str:
+    """Why a node with a process that survives SIGKILL takes nothing new: its kernel or driver hangs. "" if it has none."""
+    stuck = min((key for key, receipt in attempts.items() if receipt.state is AttemptState.KILL_FAILED), default=None)
+    return f"KillFailed: ranks of {stuck[0]}, attempt {stuck[1]}, survive SIGKILL" if stuck else ""
 
 
 def _receipt(status: AttemptStatus) -> AttemptReport:

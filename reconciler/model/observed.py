@@ -146,8 +146,9 @@ class NodeObservation:
 
     `lease_expired`: lease and margin are over since its last answer. `confirmed_dead`: a person or a fence
     command says no process of it is left. Both only mean something while it is Lost.
-    `unhealthy` is the reason its health hook gave, "" when healthy. `clique` names the multi-node NVLink domain its
-    GPUs joined. No `nics`, no `numa`: the node did not say, which is not the same as having none.
+    `unhealthy` is why it takes nothing new (what its health hook said, or a process that cannot be killed), "" when
+    healthy. `clique` names the multi-node NVLink domain its GPUs joined. No `nics`, no `numa`: the node did not say,
+    which is not the same as having none.
     `refused` is why it does not accept our orders, as `Code: sentence`, until it accepts one again.
     """
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
 import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -22,8 +29,9 @@ from reconciler.store.history import is_ancestor
 from reconciler.store.mirror import Fetched
 from reconciler.store.publish import PublishedMark
 from reconciler.wire import Refusal
+from tests.engines.fake import FakeCluster
 from tests.runtime.lab import BASE, CONFIG, Desk, Lab, job_file, job_text, jobs
-from tests.store.world import MAIN, STATE, git, new_repository
+from tests.store.world import MAIN, STATE, Repository, git, new_repository
 
 
 def pushes(desk: Desk, result: str) -> float:
@@ -227,6 +235,76 @@ def test_the_wall_clock_may_go_back(lab: Lab) -> None:
     assert desk.record("eval").state is JobState.RUNNING
     assert desk.summary.decided_at == decided
     assert all(result.identical for result in lab.replayed())
+
+
+@pytest.fixture
+def small_disk(lab: Lab) -> Iterator[Path]:
+    """The folder of reconciler `one`, on a disk of its own that holds little more than a clone."""
+    folder = lab.folder / "one"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("a small disk can only be mounted by root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.root
+def test_g24_a_disk_that_fills_up_while_a_decision_is_written_applies_nothing_and_heals(
+    lab: Lab, small_disk: Path
+) -> None:
+    desk = running(lab, "sft")
+    generation, at = desk.summary.generation, lab.tip
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 512):
+            pass
+    lab.desire(jobs("eval"))
+    for _ in range(2):
+        assert refused(desk).code == "LocalStorageFull"
+    assert lab.tip == at
+    assert not desk.engine.cluster.running("nlp/eval")
+    assert desk.engine.cluster.running("nlp/sft")
+    filler.unlink()
+    lab.clock.advance(MINUTE)
+    after = lab.desk("one", desk.engine.cluster)  # and so does one that was started anew
+    assert after.settle() == [generation + 1, generation + 2, generation + 3]
+    assert after.record("eval").state is JobState.RUNNING
+    git(after.mirror.folder, "fsck", "--strict", "--no-dangling")
+    lab.check_chain()
+
+
+# --- one remote under two names (g11) ---
+
+
+def test_g11_two_spellings_of_one_remote_are_one_record(lab: Lab) -> None:
+    """Each of two reconcilers knows the repository by another address; no change of either undoes the other's."""
+    lab.begin()
+    cluster = FakeCluster(lab.clock)
+    one = lab.desk("one", cluster)
+    link = lab.folder / "the-same.git"
+    link.symlink_to(lab.remote.path)
+    there = replace(lab, remote=Repository(link))
+    other = there.desk("two", cluster)
+    assert one.mirror.branches.record.url != other.mirror.branches.record.url
+    for number in range(10):
+        lab.desire(jobs(f"j{number}", gpus=2))
+        first, second = (one, other) if number % 2 else (other, one)
+        first.round()
+        second.round()
+        first.settle()
+    lab.check_chain()
+    held = [set(lab.allocation_at(meta.id).jobs) for meta in reversed(lab.log())]
+    assert all(before <= after for before, after in itertools.pairwise(held)), "a commit undid another's jobs"
+    assert {one.record(f"j{n}").state for n in range(10)} == {JobState.RUNNING}
+
+
+def test_g11_a_second_reconciler_of_another_cluster_does_not_start(lab: Lab) -> None:
+    lab.begin(**jobs("sft"))
+    desk = lab.desk()
+    desk.reconciler._cluster_id = "another"
+    assert refused(desk).code == "NotOurCluster"
+    assert lab.numbers() == [0]
 
 
 # --- the desired branch (g01, g02, g04) ---
