@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -337,6 +338,31 @@ def test_g17_file_of_a_windows_editor() -> None:
     loaded = load(content, "jobs/win.yaml")
     assert loaded.documents[0].value == {"name": "win", "gpus": 8, "priority": 5}
     assert [(d.code, d.severity) for d in loaded.diagnostics] == [("ByteOrderMark", Severity.WARNING)]
+
+
+G15 = b"".join(
+    b"%c: &%c [%s]\n" % (name, name, b",".join([inner] * 10))
+    for name, inner in zip(b"abcdefg", (b"x", b"*a", b"*b", b"*c", b"*d", b"*e", b"*f"), strict=True)
+)
+
+
+@pytest.mark.parametrize("content", [G15 + b"name: [*g,*g,*g,*g,*g,*g,*g,*g,*g,*g]\n", b"a: &a [*a]\n"])
+def test_g15_anchor_bomb_is_refused_where_it_begins_and_never_expanded(content: bytes) -> None:
+    load(b"a: 1\n", "warm.yaml")
+    tracemalloc.start()
+    started = time.process_time()
+    try:
+        loaded = load(content, "jobs/bomb.yaml")
+        told = "".join(map(str, loaded.diagnostics))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - started < 1
+    assert peak < 64 * MIB
+    assert not loaded.ok
+    first = loaded.diagnostics[0]
+    assert (first.code, str(first.place)) == ("AnchorRefused", "jobs/bomb.yaml:1:4  a")
+    assert told.count("x,") < 20
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ TOKEN = "c0ffee0123"
 
 
 @pytest.mark.parametrize(("before", "after"), [(TOKEN, ""), ("", TOKEN), (TOKEN, "c0ffee9999"), ("c0ffee9999", TOKEN)])
-def test_the_value_of_a_variable_is_printed_nowhere(before: str, after: str, lab: Lab) -> None:
+def test_g26_the_value_of_a_variable_is_printed_nowhere(before: str, after: str, lab: Lab) -> None:
     settled(lab)
 
     def text(value: str) -> str:
@@ -320,7 +320,7 @@ def test_validate_and_plan_never_run_what_a_clone_names(lab: Lab) -> None:
 # --- too large to be shown (g25) ---
 
 
-def test_four_thousand_moves_fit_into_a_comment_and_say_what_is_left_out(lab: Lab) -> None:
+def test_g25_four_thousand_moves_fit_into_a_comment_and_say_what_is_left_out(lab: Lab) -> None:
     settled(lab, "a")
     plan = planned(lab, lab.desire(jobs("b")))
     row = replace(plan.rows[0], step=Step.MOVE, was="r01 gpu-001", why="moves " * 40, own=False)

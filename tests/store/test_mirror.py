@@ -246,7 +246,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_full_disk_is_told_apart_and_heals(small_disk: Path, remote: Repository, writer: Writer) -> None:
+def test_g24_full_disk_is_told_apart_and_heals(small_disk: Path, remote: Repository, writer: Writer) -> None:
     desired = remote.commit({"a": b"1"})
     desk = Desk(new_mirror(small_disk / "git", remote), writer)
     mark = PublishedMark(folder=small_disk)

@@ -112,7 +112,7 @@ def test_unwritable_refs_at_the_server_are_a_rejection_and_not_a_race(
     assert remote.tip() is None
 
 
-def test_both_pass_the_first_check_and_one_loses_at_the_ref_lock(
+def test_g08_both_pass_the_first_check_and_one_loses_at_the_ref_lock(
     desk: Desk, other_desk: Desk, remote: Repository, desired: str, first: str, tmp_path: Path
 ) -> None:
     other_desk.mirror.fetch()

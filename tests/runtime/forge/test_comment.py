@@ -57,7 +57,7 @@ def test_another_cluster_has_a_comment_of_its_own(api: Api, forge: Forge) -> Non
     assert len(forge.own) == 2
 
 
-def test_a_fork_is_found_by_owner_branch_and_head_and_the_artefact_has_no_say(api: Api, forge: Forge) -> None:
+def test_g27_a_fork_is_found_by_owner_branch_and_head_and_the_artefact_has_no_say(api: Api, forge: Forge) -> None:
     hostile = replace(PLAN, rows=(replace(PLAN.rows[0], job="@everyone <img src=x onerror=alert(1)> PR 999"),))
     assert comment(api, event("workflow_run_fork"), hostile).what == "created"
     assert ("POST", "/repos/acme/cluster/issues/13/comments") in forge.asked
@@ -74,7 +74,7 @@ def test_a_head_that_moved_on_is_left_to_its_own_run(api: Api, forge: Forge) -> 
     assert forge.comments == []
 
 
-def test_without_the_permission_it_is_a_notice_and_no_failure(api: Api, forge: Forge) -> None:
+def test_g27_without_the_permission_it_is_a_notice_and_no_failure(api: Api, forge: Forge) -> None:
     forge.may_write = False
     done = comment(api, event("pull_request"), PLAN)
     assert done.what == "skipped"
