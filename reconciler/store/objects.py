@@ -79,6 +79,30 @@ def path_proof(git: Git, commit: str, path: str) -> tuple[bytes, tuple[bytes, ..
     return contents[commit][1], tuple(parts[:-1]), parts[-1]
 
 
+def folders_of(git: Git, commit: str, folders: Iterable[str]) -> tuple[bytes, Mapping[str, bytes]]:
+    """A commit object, and the tree object of each of its folders ('' is the whole) by path, in one go.
+
+    Raises StoreError (PathNotFound).
+    """
+    wanted = list(dict.fromkeys(folders))
+    whole = checked_object_id(commit)
+    names = [whole, *(f"{whole}:{folder}" if folder else f"{whole}^{{tree}}" for folder in wanted)]
+    if any("\n" in name for name in names):
+        raise path_not_found("with a line feed", commit)
+    stream = git.run("cat-file", "--batch", "--buffer", stdin="".join(f"{name}\n" for name in names).encode()).stdout
+    found: list[bytes] = []
+    start = 0
+    for name in names:
+        end = stream.find(b"\n", start)
+        row = stream[start:end].split()
+        if len(row) != 3 or row[1] != (b"tree" if found else b"commit"):
+            raise path_not_found(name.partition(":")[2], commit)
+        start = end + 1 + int(row[2])
+        found.append(stream[end + 1 : start])
+        start += 1
+    return found[0], dict(zip(wanted, found[1:], strict=True))
+
+
 def described(git: Git, name: str) -> tuple[str, str, int]:
     """Kind, id and size of what a name stands for; kind is `missing` when nothing is."""
     if "\n" in name:

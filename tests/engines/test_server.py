@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from reconciler.engines.agents import AgentEngine
 from reconciler.engines.certificates import issue_node, make_ca
 from reconciler.errors import EngineUnavailable, UsageError
-from reconciler.model.observed import Observed
-from reconciler.model.units import DAY, SECOND, Nanoseconds, NodeName
+from reconciler.model.observed import NodeCondition, NodeObservation, Observed
+from reconciler.model.units import DAY, SECOND, Instant, Nanoseconds, NodeName
 from reconciler.wire import MAX_MESSAGE, Answer, Refusal, encode
 from tests.engines.builders import RULES, attempt_order, committed_of, desired_of
 from tests.engines.calls import ISSUED, LONG, TlsWorld, client_context
@@ -75,6 +75,16 @@ def held(world: TlsWorld, node: FakeNode, seconds: int = 20) -> Held:
     started = Held(call)
     assert world.engine.wait(Nanoseconds(10 * SECOND))
     return started
+
+
+def ready(node: str) -> NodeObservation:
+    return NodeObservation(
+        node=NodeName(node),
+        boot_id=f"boot-{node}-1",
+        address="127.0.1.1",
+        condition=NodeCondition.READY,
+        condition_since=Instant(5),
+    )
 
 
 class TestIdentity:
@@ -284,6 +294,62 @@ class TestLeases:
         call = held(world, world.nodes["n1"])
         assert call.answer().leaseSeconds == 600
         assert call.seconds < 3
+
+
+class TestStandby:
+    @pytest.fixture
+    def four(self, tmp_path: Path) -> Iterator[TlsWorld]:
+        """Another reconciler has committed that all four nodes are well."""
+        names = ["n1", "n2", "n3", "n4"]
+        world = TlsWorld(tmp_path, names)
+        world.engine.start(desired_of(names, rules=PATIENT), Observed())
+        world.engine.follow(Observed(nodes={NodeName(name): ready(name) for name in names}))
+        world.engine.apply(committed_of(1, {name: [attempt_order(lease=60)] for name in names}))
+        yield world
+        world.close()
+
+    def test_who_stands_by_hands_out_nothing_and_sends_callers_away(self, four: TlsWorld) -> None:
+        assert not four.engine.leads()
+        status, told = four.caller("n1").post(encode(four.nodes["n1"].report()))
+        assert (status, told["code"]) == (503, "Standby")
+        assert four.engine.rejected() == {"Standby": 1}
+
+    def test_half_of_the_nodes_are_not_enough_and_one_more_is(self, four: TlsWorld) -> None:
+        calls = [held(four, four.nodes[name]) for name in ("n1", "n2")]
+        assert not four.engine.leads()
+        answer = four.exchange(four.nodes["n3"])
+        assert four.engine.leads()
+        assert answer.proof is not None
+        for call in calls:
+            assert call.answer().proof is not None, "who waited gets its orders as soon as we lead"
+
+    def test_who_led_sends_its_callers_to_the_one_that_committed(self, world: TlsWorld) -> None:
+        world.sync()
+        report = replace(world.nodes["n1"].report(), unhealthy="x", waitSeconds=20)
+        connection = world.new_caller(client_context(world.credentials["n1"], world.authority))
+        found: list[int] = []
+        waiting = threading.Thread(target=lambda: found.append(connection.post(encode(report))[0]))
+        waiting.start()
+        assert world.engine.wait(Nanoseconds(10 * SECOND))
+        world.engine.follow(Observed(nodes={NodeName(name): ready(name) for name in ("n1", "n2")}))
+        waiting.join(timeout=15)
+        connection.close()
+        assert found == [503]
+
+    def test_no_lease_is_renewed_while_our_own_link_is_suspected(self, tmp_path: Path) -> None:
+        names = ["n1", "n2", "n3"]
+        world = TlsWorld(tmp_path, names)
+        desired = desired_of(names, rules=PATIENT)
+        world.engine.start(desired, Observed())
+        world.engine.apply(committed_of(1, {name: [attempt_order(lease=60)] for name in names}))
+        world.sync()
+        world.engine.observe(desired, world.clock.now())
+        world.clock.advance(RULES.unreachable_after + 1)
+        try:
+            assert world.exchange(world.nodes["n1"]).leaseSeconds == 0, "two of three may be led by another by now"
+            assert world.exchange(world.nodes["n2"]).leaseSeconds == 60
+        finally:
+            world.close()
 
 
 class TestStarting:
