@@ -132,7 +132,7 @@ def play(lab: Lab, reconciler: Reconciler, agents: int) -> None:
     for change, state in (({whole: job_text("whole", 8 * agents)}, JobState.RUNNING), ({whole: None}, None)):
         lab.desire(change)
         reconciler.wake()
-        _until("the gang over every node", lambda wanted=state: _states(lab) == ({wanted} if wanted else set()))  # type: ignore[misc]
+        _until("the gang over every node", lambda wanted=state: _states(lab) == ({wanted} if wanted else set()))
     small = {job_file(f"j{number}"): job_text(f"j{number}", 16) for number in range(agents // 2)}
     lab.desire(small)
     reconciler.wake()
@@ -172,7 +172,9 @@ def tell(agents: int, published: dict[int, float], arrivals: dict[int, dict[str,
             taken += spans
             print(f"generation {generation:>3}: {len(spans):>4} nodes, the last after {spans[-1]:.2f} s")
     cuts = statistics.quantiles(taken, n=100)
-    print(f"{agents} agents, {len(taken)} orders: median {cuts[49]:.2f} s, p99 {cuts[98]:.2f} s, last {max(taken):.2f} s")
+    print(
+        f"{agents} agents, {len(taken)} orders: median {cuts[49]:.2f} s, p99 {cuts[98]:.2f} s, last {max(taken):.2f} s"
+    )
     print(f"idle: {idle:.1%} of a core")
 
 

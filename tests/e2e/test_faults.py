@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,15 @@ class Wired(Stage):
             super().start_agent(node)
             return
         home = self.folder / "nodes" / node
-        command = [sys.executable, "-I", "-S", str(self.folder / "agent.pyz"), "run", "--conf", str(home / "agent.conf")]
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(self.folder / "agent.pyz"),
+            "run",
+            "--conf",
+            str(home / "agent.conf"),
+        ]
         with (home / "agent.log").open("ab") as log:
             self._agents[node] = subprocess.Popen(
                 ["ip", "netns", "exec", self.cable.name, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -160,9 +169,7 @@ def test_an_agent_that_hangs_loses_its_node_and_none_of_its_ranks(stage: Stage) 
     stage.until("low runs", 60, state(LOW, JobState.RUNNING))
     node = stage.nodes[1]
     agent = stage._agents[node].pid
-    check_lost_and_found(
-        stage, node, lambda: os.kill(agent, signal.SIGSTOP), lambda: os.kill(agent, signal.SIGCONT)
-    )
+    check_lost_and_found(stage, node, lambda: os.kill(agent, signal.SIGSTOP), lambda: os.kill(agent, signal.SIGCONT))
 
 
 @pytest.mark.root
@@ -170,7 +177,7 @@ def test_a_node_whose_link_is_cut_either_way_keeps_its_ranks_and_nothing_starts_
     submit(wired, LOW, text=training(wired, gpus=32, priority="research"))
     wired.until("low runs", 60, state(LOW, JobState.RUNNING))
     for how in ("both ways", "to the node", "from the node"):
-        check_lost_and_found(wired, wired.nodes[0], lambda: wired.cable.cut(how), lambda: wired.cable.mend(how))
+        check_lost_and_found(wired, wired.nodes[0], partial(wired.cable.cut, how), partial(wired.cable.mend, how))
 
 
 def test_a_killed_rank_ends_the_gang_everywhere_and_it_resumes_from_its_checkpoint(stage: Stage) -> None:
