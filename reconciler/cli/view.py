@@ -1,4 +1,4 @@
-"""`status`, `get`, `explain`, `logs`: what runs now, read from the state branch."""
+"""`status`, `get`, `explain`: what runs now, read from the state branch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from reconciler.render.tidying import hop_line, proposed, tidying_line
 from reconciler.render.view import condition, headline, job_table, node_table, queue_table, request_table
 from reconciler.runtime.explained import explained, node_explained, proposals, queue_explained
 from reconciler.runtime.generation import Generation
-from reconciler.runtime.logs import follow, log_files, read_logs
 from reconciler.topology.drift import drift_of
 
 
@@ -199,20 +198,6 @@ def _explain_queue(generation: Generation, desired: Desired, name: str) -> tuple
 
 _EXPLAINED = {"job": _explain_job, "node": _explain_node, "queue": _explain_queue}
 
-
-@click.command()
-@click.argument("job", shell_complete=completing.jobs)
-@click.option("--rank", type=int, default=None, help="Only this rank.")
-@click.option("--attempt", type=int, default=None, help="Another attempt than the latest.")
-@click.option("-f", "--follow", "following", is_flag=True, help="Go on as lines are written.")
-@click.option("--dir", "folder", envvar="GANGOPS_LOGS", type=click.Path(path_type=Path), help="The shared log folder.")
-def logs(job: str, rank: int | None, attempt: int | None, folder: Path | None, *, following: bool) -> None:
-    """What the ranks of JOB printed, each line with its rank."""
-    if folder is None:
-        raise UsageError("no log folder", code="LogsMissing", remedy="name it with --dir or GANGOPS_LOGS")
-    files = log_files(folder, job, attempt, rank)
-    for line in follow(files) if following else read_logs(files):
-        click.echo(line)
 
 
 def _counts(records: list[JobRecord]) -> dict[str, int]:

@@ -1,39 +1,62 @@
-"""What ranks printed, from the shared log folder: `{queue}/{job}/{attempt}/{rank}.log`, rotated parts beside it."""
+"""What ranks printed, as people read it: from the shared log folder where it is mounted.
+
+Finding, merging and following lines is `agent.loglines`', which agents do the same way for who has no such folder.
+"""
 
 from __future__ import annotations
 
-import codecs
-import os
+import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
 
+from reconciler.agent.loglines import LogFolder, Printed, follow, read
 from reconciler.documents.tasklist import print_tasks
 from reconciler.errors import NotFound
+from reconciler.model.units import SECOND
 
 _LOOK_AGAIN_SECONDS = 0.2
-_MOST_AT_ONCE = 1 << 20
 
 
-def log_files(folder: Path, job: str, attempt: int | None, rank: int | None) -> tuple[Path, ...]:
-    """The log of each rank of an attempt (the latest when None), by rank. Raises NotFound (LogsMissing)."""
-    base = folder / job
-    attempts = sorted(int(path.name) for path in base.glob("*") if path.name.isdecimal())
+def log_lines(root: Path, job: str, attempt: int | None = None, rank: int | None = None) -> Iterator[Printed]:
+    """Every line so far of an attempt (the latest when None), by time. Raises NotFound (LogsMissing)."""
+    folder = LogFolder(root, job)
+    attempts = folder.attempts()
     wanted = attempt if attempt is not None else max(attempts, default=0)
-    files = [path for path in (base / str(wanted)).glob("*.log") if path.stem.isdecimal()]
-    chosen = sorted((path for path in files if rank is None or int(path.stem) == rank), key=lambda path: int(path.stem))
-    if not chosen:
-        whose = job if rank is None else f"rank {rank} of {job}"
-        which = f" of attempt {wanted}" if wanted else ""
-        tasks = _tasks_with_logs(base)
-        there = f"tasks with logs: {tasks}; name one as {job}.N" if tasks else ""
-        raise NotFound(
-            f"{whose} has no logs{which} in {folder}",
-            code="LogsMissing",
-            remedy=there or f"attempts with logs: {', '.join(map(str, attempts)) or 'none'}",
-        )
-    return tuple(chosen)
+    ranks = [found for found in folder.ranks(wanted) if rank in (None, found)]
+    if not ranks:
+        raise logs_missing(job, attempt, rank, str(root), attempts, _tasks_with_logs(root / job))
+    _allow_files()
+    return read(folder, wanted, ranks)
+
+
+def followed_lines(
+    root: Path,
+    job: str,
+    attempt: int | None = None,
+    rank: int | None = None,
+    *,
+    over: Callable[[], bool] = lambda: False,
+    pause: Callable[[], None] | None = None,
+) -> Iterator[Printed]:
+    """Every line so far and each as it comes, through attempts to come unless one is named, until `over`.
+
+    Logs that are not there yet are waited for.
+    """
+    _allow_files()
+    return follow(LogFolder(root, job), attempt, rank, pause or (lambda: time.sleep(_LOOK_AGAIN_SECONDS)), over)
+
+
+def has_logs(root: Path, job: str) -> bool:
+    """Whether the folder is mounted here and knows the job."""
+    return bool(LogFolder(root, job).attempts())
+
+
+def has_several(root: Path, job: str, attempt: int | None) -> bool:
+    """Whether several ranks of the attempt (the latest when None) have logs now."""
+    folder = LogFolder(root, job)
+    return len(folder.ranks(attempt if attempt is not None else max(folder.attempts(), default=0))) > 1
 
 
 def _tasks_with_logs(array: Path) -> str:
@@ -42,80 +65,46 @@ def _tasks_with_logs(array: Path) -> str:
     return print_tasks(int(end) for end in ends if end.isdecimal())
 
 
-def read_logs(files: Sequence[Path]) -> Iterator[str]:
-    """Every line so far, a rank after the other, each with its rank in front when there are several."""
-    for file in files:
-        for part in [*_older_parts(file), file]:
-            # Only a line feed ends a line: a progress bar is one line however often it returns.
-            with part.open(encoding="utf-8", errors="replace", newline="\n") as stream:
-                for line in stream:
-                    yield _labelled(file, line.rstrip("\n"), len(files) > 1)
+def logs_missing(
+    job: str, attempt: int | None, rank: int | None, where: str, attempts: list[int], tasks: str = ""
+) -> NotFound:
+    """The error that says which logs there are."""
+    whose = job if rank is None else f"rank {rank} of {job}"
+    which = f" of attempt {attempt}" if attempt is not None else ""
+    return NotFound(
+        f"{whose} has no logs{which} in {where}",
+        code="LogsMissing",
+        remedy=f"tasks with logs: {tasks}; name one as {job}.N"
+        if tasks
+        else f"attempts with logs: {', '.join(map(str, attempts)) or 'none'}",
+    )
 
 
-def follow(files: Sequence[Path], pause: Callable[[], None] | None = None) -> Iterator[str]:
-    """Lines as they are written, until interrupted; `pause` waits between two looks. A rotation loses nothing."""
-    wait = pause or (lambda: time.sleep(_LOOK_AGAIN_SECONDS))
-    tails = [_Tail(file) for file in files]
-    try:
-        while True:
-            quiet = True
-            for tail in tails:
-                for line in tail.lines():
-                    quiet = False
-                    yield _labelled(tail.file, line, len(files) > 1)
-            if quiet:
-                wait()
-    finally:
-        for tail in tails:
-            tail.close()
+class Labels:
+    """Puts before each line what tells it from others: its rank as soon as there are several, its time when asked."""
+
+    def __init__(self, *, several: bool, timestamps: bool = False) -> None:
+        self._several, self._timestamps = several, timestamps
+        self._ranks: set[int] = set()
+
+    def text(self, line: Printed) -> str:
+        """The line as it is shown."""
+        self._ranks.add(line.rank)
+        front = [f"{line.rank:>4}"] if self._several or len(self._ranks) > 1 else []
+        if self._timestamps:
+            front.insert(0, _instant(line.at))
+        return f"{' '.join(front)} | {line.text}" if front else line.text
 
 
-class _Tail:
-    """One file being written. What was read stays read when the file is renamed and another takes its name."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self._stream: BinaryIO | None = None
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._rest = ""
-
-    def lines(self) -> list[str]:
-        """The whole lines that came since the last look."""
-        if self._stream is None:
-            self._open()
-        found = self._read()
-        if not found and self._renamed():
-            self._open()
-            found = self._read()
-        *lines, self._rest = (self._rest + self._decoder.decode(found)).split("\n")
-        return lines
-
-    def _read(self) -> bytes:
-        return self._stream.read(_MOST_AT_ONCE) if self._stream else b""
-
-    def _renamed(self) -> bool:
-        """Whether the name now stands for another file than the one we read."""
-        if self._stream is None or not self.file.exists():
-            return False
-        return not os.path.samestat(os.fstat(self._stream.fileno()), self.file.stat())
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-
-    def _open(self) -> None:
-        self.close()
-        if self.file.exists():
-            self._stream = self.file.open("rb", buffering=0)
+def _instant(at: int) -> str:
+    """UTC to the millisecond, of one width."""
+    if not at:
+        return f"{'-':<24}"
+    return f"{datetime.fromtimestamp(at // SECOND, UTC):%Y-%m-%dT%H:%M:%S}.{at // 1_000_000 % 1000:03}Z"
 
 
-def _older_parts(file: Path) -> list[Path]:
-    """Rotated parts, oldest first: `.1` is the youngest of them."""
-    found = {path.suffix[1:]: path for path in file.parent.glob(f"{file.name}.*") if path.suffix[1:].isdecimal()}
-    return [found[age] for age in sorted(found, key=int, reverse=True)]
-
-
-def _labelled(file: Path, line: str, several: bool) -> str:
-    return f"{int(file.stem):>4} | {line}" if several else line
+def _allow_files() -> None:
+    """Two files are held open for each rank, and a big gang has more ranks than a shell allows files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

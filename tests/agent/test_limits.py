@@ -231,7 +231,8 @@ def test_a_log_has_a_size_and_a_rate(tmp_path: Path) -> None:
     for number in range(10):
         log.write(b"%d" % number * 40)
     log.close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.log", "0.log.1", "0.log.2"]
+    kept = ["0.log", "0.log.1", "0.log.2", "0.times", "0.times.1", "0.times.2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == kept
     assert (tmp_path / "0.log").read_bytes() == b"8" * 40 + b"9" * 40
     slow = Log(str(tmp_path / "1.log"), {"maxBytes": 0, "keep": 1, "bytesPerSecond": 10}, None, None)
     slow.write(b"x" * 1000)
