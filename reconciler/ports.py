@@ -6,7 +6,7 @@ carries the commit and generation it stands on, and no engine call happens befor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,7 +21,8 @@ from reconciler.wire import Proof
 class Committed:
     """A pushed generation, ready to be applied: each node's orders file, and how to prove it.
 
-    `proof_of` may read git; it raises StoreError when the commit is not at hand.
+    `proof_of` may read git; it raises StoreError when the commit is not at hand. `holders_of` says who may look into a
+    job now, as `USER ALGORITHM KEY`; None when it has no file.
     """
 
     commit: CommitId
@@ -29,6 +30,7 @@ class Committed:
     epoch: int
     orders: Mapping[NodeName, bytes]
     proof_of: Callable[[NodeName], Proof]
+    holders_of: Callable[[JobKey], Sequence[str] | None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,9 @@ class Engine(Protocol):
 
     def live(self) -> Mapping[JobKey, LiveAttempt]:
         """Progress of running attempts, as last reported."""
+
+    def visits(self) -> Mapping[str, int]:
+        """People's visits to jobs, counted since the start: by kind those let in, by code those refused."""
 
     def rejected(self) -> Mapping[str, int]:
         """Calls that got an error, counted by code since the start."""

@@ -21,6 +21,7 @@ _Message = TypeVar("_Message")
 FORMAT = "1.0"
 SYNC_PATH = "/v1/sync"
 AUTHORITY_PATH, ENROLL_PATH, RENEW_PATH = "/v1/authority", "/v1/enroll", "/v1/renew"
+CHALLENGE_PATH, VISITS_PATH = "/v1/challenge", "/v1/visits"
 MAX_MESSAGE = 4 * 1024 * 1024
 """Bytes of JSON either side reads before it gives up on a message."""
 MAX_MISBOUND = 64
@@ -84,12 +85,13 @@ class CheckpointOrder:
 
 @dataclass(frozen=True)
 class AttemptOrder:
-    """One attempt of a gang on this node: all that its agent needs. Only `phase` and `deadline` ever change.
+    """One attempt of a gang on this node: all that its agent needs. Only `phase`, `deadline` and `holders` ever change.
 
     `deadline` is an instant in ns at which the agent ends the work alone, None for never. `killSeconds` is the time
     between SIGTERM and the kill. `fence` is confirm or lease. `port` is the rendezvous at the leader's address.
     `topoFile` is the path of a NCCL topology file on this node, "" for none.
     `taskIndex` and `parameters` are those of a task of an array; of any other job None and nothing.
+    `holders` are those who may look into the job, as `USER ALGORITHM KEY`.
     """
 
     job: str
@@ -115,6 +117,7 @@ class AttemptOrder:
     topoFile: str = ""  # noqa: N815
     taskIndex: int | None = None  # noqa: N815
     parameters: dict[str, str] = field(default_factory=dict)
+    holders: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -201,12 +204,51 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Visit:
+    """Somebody wants to look into a job: the bytes of their `VisitRequest`, and their signature over them, armoured.
+
+    The node meets them at `VISITS_PATH/id` of the server that says so, over a connection of its own.
+    """
+
+    id: str
+    request: bytes
+    signature: str
+
+
+@dataclass(frozen=True)
+class VisitRequest:
+    """What a person signs. `kind` is logs or shell; `challenge`, from the server, makes it good once, and soon.
+
+    `attempt` 0 is the latest, `rank` -1 all of them. `follow` is of logs; `argv` (empty: a login shell), `terminal` (the
+    value of TERM, "" without one), `rows` and `columns` are of shells.
+    """
+
+    kind: str
+    cluster: str
+    node: str
+    job: str
+    challenge: str
+    attempt: int = 0
+    rank: int = -1
+    follow: bool = False
+    argv: list[str] = field(default_factory=list)
+    terminal: str = ""
+    rows: int = 24
+    columns: int = 80
+
+
+VISIT_NAMESPACE = "gangops-visit"
+"""What such a signature is for: one made for a commit is none, and the other way round."""
+
+
+@dataclass(frozen=True)
 class Answer:
     """What the reconciler says back: perhaps orders, always a renewed lease. `generation` is the one applied now."""
 
     generation: int
     leaseSeconds: int = 0  # noqa: N815
     proof: Proof | None = None
+    visits: list[Visit] = field(default_factory=list)
     formatVersion: str = FORMAT  # noqa: N815
 
 
@@ -226,7 +268,7 @@ class Identity:
     certificate: str = ""
 
 
-def encode(message: Report | Answer | NodeOrders | Application | Identity) -> bytes:
+def encode(message: Report | Answer | NodeOrders | Application | Identity | Visit | VisitRequest) -> bytes:
     """The message as JSON; bytes fields become base64 text."""
     return json.dumps(asdict(message), ensure_ascii=True, separators=(",", ":"), default=_text_of_bytes).encode()
 
@@ -248,7 +290,23 @@ def decode_answer(content: bytes) -> Answer:
         proof["file"] = _bytes_of_text(proof.get("file"))
         proof["trees"] = [_bytes_of_text(t) for t in _items(proof, "trees")]
         tree["proof"] = _build(Proof, proof)
+    tree["visits"] = [_visit(v) for v in _items(tree, "visits")]
     return _build(Answer, tree)
+
+
+def decode_visit(content: bytes) -> Visit:
+    """Raises: BadMessage."""
+    return _visit(_object(content))
+
+
+def decode_visit_request(content: bytes) -> VisitRequest:
+    """Raises: BadMessage."""
+    return _build(VisitRequest, _object(content))
+
+
+def _visit(tree: Any) -> Visit:
+    told = _mapping(tree, "a visit")
+    return _build(Visit, {**told, "request": _bytes_of_text(told.get("request"))})
 
 
 def decode_application(content: bytes) -> Application:

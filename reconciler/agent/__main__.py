@@ -93,6 +93,7 @@ def _run(path: Path, *, only_check: bool) -> int:
     from reconciler.agent.runtime import Keeper
     from reconciler.agent.say import Voice
     from reconciler.agent.vitals import Vitals
+    from reconciler.agent.visits import Visits
 
     say = Voice(conf.node)
     folder = state_folder(conf.state_dir)
@@ -110,6 +111,7 @@ def _run(path: Path, *, only_check: bool) -> int:
         keeper = Keeper(conf, say, events, link.changed)
         link.keeper = keeper
         link.vitals = Vitals(conf, keeper.bound)
+        link.visits = Visits(keeper, conf.trust.cluster, say)
         settle(conf)
         renewal = Renewal(conf, say, link.redial)
         say(f"started (pid {os.getpid()}), generation {keeper.journal.accepted.generation} held")

@@ -23,8 +23,9 @@ from reconciler.agent.conf import Conf
 from reconciler.agent.runtime import Keeper
 from reconciler.agent.say import Voice
 from reconciler.agent.verify import RefusedOrder, verify
+from reconciler.agent.visits import Visits
 from reconciler.agent.vitals import Vitals
-from reconciler.wire import BadMessage, Proof, Refusal, Report, decode_answer, encode
+from reconciler.wire import BadMessage, Proof, Refusal, Report, Visit, decode_answer, encode
 
 WAIT_SECONDS = 10
 """A server that hangs is given up this and ANSWER_SECONDS after it was asked: the standby leads within 30 s."""
@@ -53,6 +54,7 @@ class Link(threading.Thread):
         self.say = say
         self.keeper: Keeper | None = None
         self.vitals: Vitals | None = None
+        self.visits: Visits | None = None
         self.refusals: list[Refusal] = []
         self._session = os.urandom(16).hex()
         self._sequence = 0
@@ -113,7 +115,7 @@ class Link(threading.Thread):
             return _dial(server, context, lines)
 
         try:
-            self._converse(dial)
+            self._converse(dial, lambda visit: self._meet(visit, server, context))
         finally:
             for line in lines:
                 line.close()
@@ -124,7 +126,11 @@ class Link(threading.Thread):
         except OSError as err:
             raise LinkDown(f"certificate or key cannot be used: {err}") from err
 
-    def _converse(self, dial: Callable[[], Line]) -> None:
+    def _meet(self, visit: Visit, server: str, context: ssl.SSLContext) -> None:
+        if self.visits is not None:
+            self.visits.begin(visit, server, context)
+
+    def _converse(self, dial: Callable[[], Line], meet: Callable[[Visit], None]) -> None:
         line, greeted = dial(), False
         while True:
             if self._stale.is_set():
@@ -143,7 +149,7 @@ class Link(threading.Thread):
             if not greeted:
                 greeted = True
                 self.say(f"linked to {line.host}:{line.port}")
-            news = self._take(body, sent)
+            news = self._take(body, sent, meet)
             if not news and time.monotonic() - began < 0.05 and not self._dirty.is_set():
                 self._rest(0.25)  # a server that does not hold reports must not be asked in a tight loop
 
@@ -189,8 +195,8 @@ class Link(threading.Thread):
 
     # --- in ------------------------------------------------------------------------------------------------------
 
-    def _take(self, body: bytes, sent: Sent) -> bool:
-        """Act on an answer; True when it brought orders. Raises LinkDown when it is none."""
+    def _take(self, body: bytes, sent: Sent, meet: Callable[[Visit], None]) -> bool:
+        """Act on an answer; True when it brought orders or visits. Raises LinkDown when it is none."""
         try:
             answer = decode_answer(body)
         except BadMessage as err:
@@ -200,7 +206,10 @@ class Link(threading.Thread):
             self._hardware_known = sent.report.hardware
         if answer.leaseSeconds > 0:
             self._keeper.renew(sent.at, answer.leaseSeconds)
-        return answer.proof is not None and self._consider(answer.proof)
+        news = answer.proof is not None and self._consider(answer.proof)
+        for visit in answer.visits:
+            meet(visit)
+        return news or bool(answer.visits)
 
     def _consider(self, proof: Proof) -> bool:
         held = self._keeper.journal.accepted

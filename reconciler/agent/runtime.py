@@ -20,6 +20,7 @@ from reconciler.agent import proc
 from reconciler.agent.attempts import Action, Do, Seen, Stage, State, Wanted, judge
 from reconciler.agent.conf import Conf
 from reconciler.agent.folder import AttemptFolder, Facts, Shims, sweep
+from reconciler.agent.household import Household, Resident
 from reconciler.agent.journal import Journal, JournalFull, Key, Record
 from reconciler.agent.launch import bound_of, launched_ranks
 from reconciler.agent.launching import Launchers
@@ -52,6 +53,7 @@ class Keeper:
         self.preparing: dict[Key, Record] = {}
         self.prepared: dict[Key, str] = {}
         self.launchers = Launchers(conf, events, self.boot)
+        self.household = Household(conf.state_dir / "holders")
         self.told: dict[tuple[Key, int, str], int] = {}
         self.deadlines: dict[Key, int | None] = {}
         self.leases: dict[Key, int] = {}
@@ -117,6 +119,11 @@ class Keeper:
             orders = [order for key, order in self.orders.items() if self._stage(key) not in over]
             leased = [order.leaseSeconds for order in orders if order.fence == "lease"]
         return min(leased, default=0)
+
+    def resident(self, job: str) -> Resident | None:
+        """Who holds a job that is here, or that was."""
+        with self.lock:
+            return self.household.find(job)
 
     def statuses(self) -> list[AttemptStatus]:
         """Every attempt as it is reported now."""
@@ -385,6 +392,8 @@ class Keeper:
 
     def _take(self, orders: NodeOrders) -> None:
         self.orders = {(order.job, order.attempt): order for order in orders.attempts}
+        for order in orders.attempts:
+            self.household.note(order.job, Resident(self._owner_of(order), order.holders))
 
     def _folder(self, key: Key) -> AttemptFolder:
         return AttemptFolder(self.folder / key[0] / str(key[1]))

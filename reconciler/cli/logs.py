@@ -10,6 +10,7 @@ import click
 
 from reconciler.agent.loglines import Printed
 from reconciler.cli import completing
+from reconciler.cli.door import door_of, door_options
 from reconciler.cli.show import opened
 from reconciler.errors import GangOpsError, UsageError
 from reconciler.model.lifecycle import JobState
@@ -28,29 +29,47 @@ _ASK_EVERY = 5.0
 @click.option("-f", "--follow", "following", is_flag=True, help="Go on as lines are written, until JOB is over.")
 @click.option("-t", "--timestamps", is_flag=True, help="When each line was written, in UTC.")
 @click.option("--dir", "folder", envvar="GANGOPS_LOGS", type=click.Path(path_type=Path), help="The shared log folder.")
+@door_options
 @click.pass_obj
 def logs(
-    repo: Path, job: str, rank: int | None, attempt: int | None, folder: Path | None,
-    *, every: bool, following: bool, timestamps: bool,
+    repo: Path, job: str, rank: int | None, attempt: int | None, folder: Path | None, server: str | None,
+    authority: Path | None, key: Path | None, node: str, *, every: bool, following: bool, timestamps: bool,
 ) -> None:  # fmt: skip
     """What the ranks of JOB (queue/name) printed, by time; each line with its rank when there are several.
+
+    Read from the log folder where that is mounted, else through an agent of the job, for who holds it.
 
     --follow goes on with the next attempt after a preemption or a failure, and ends when the job is over. With
     --attempt it stays with that one.
     """
     if every and rank is not None:
         raise UsageError("--rank and --all exclude each other", code="BadOptions", remedy="leave one of them out")
-    if folder is None:
-        raise UsageError("no log folder", code="LogsMissing", remedy="name it with --dir or GANGOPS_LOGS")
-    if following:
-        lines = followed_lines(folder, job, attempt, rank, over=_is_over(repo, job, attempt))
+    over = _is_over(repo, job, attempt) if following else _never
+    if folder is not None and (folder.is_dir() or not server):
+        several = rank is None and has_several(folder, job, attempt)
+        if following:
+            lines = followed_lines(folder, job, attempt, rank, over=over)
+        else:
+            lines = log_lines(folder, job, attempt, rank)
+    elif server:
+        from reconciler.runtime.remote_logs import Wanted, remote_lines
+
+        wanted = Wanted(job=job, attempt=attempt, rank=rank, following=following, over=over, node=node)
+        lines, several = remote_lines(door_of(server, authority, key, repo), wanted), rank is None
     else:
-        lines = log_lines(folder, job, attempt, rank)
-    several = rank is None and has_several(folder, job, attempt)
+        raise UsageError(
+            "no log folder",
+            code="LogsMissing",
+            remedy="Name it with --dir or GANGOPS_LOGS; or ask an agent, with --server and --ca.",
+        )
     shown, labels = attempt, Labels(several=several, timestamps=timestamps)
     for line in lines:
         shown = _announce(line, shown)
         click.echo(labels.text(line))
+
+
+def _never() -> bool:
+    return False
 
 
 def _announce(line: Printed, shown: int | None) -> int:
@@ -65,8 +84,9 @@ def _is_over(repo: Path, job: str, attempt: int | None) -> Callable[[], bool]:
     asked, answer = float("-inf"), False
     try:
         clone = opened(repo, fetch=True)
+        clone.generation()
     except GangOpsError:
-        return lambda: False
+        return _never
 
     def ask() -> bool:
         nonlocal asked, answer

@@ -199,7 +199,6 @@ def _explain_queue(generation: Generation, desired: Desired, name: str) -> tuple
 _EXPLAINED = {"job": _explain_job, "node": _explain_node, "queue": _explain_queue}
 
 
-
 def _counts(records: list[JobRecord]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for record in records:

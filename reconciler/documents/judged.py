@@ -25,6 +25,7 @@ from reconciler.documents.convert_cluster import (
     slurm_rules_of,
     windows_of,
 )
+from reconciler.documents.holders import addresses_of, admins_of, keys_of
 from reconciler.documents.layout import CONFIG, is_document, is_job, key_of, lint_layout
 from reconciler.documents.lint import Documents, documents_of, lint_cluster
 from reconciler.documents.lint_jobs import lint_dependencies, lint_job
@@ -196,6 +197,9 @@ def cluster_of(items: Iterable[Item]) -> Cluster:
         jobs={},
         windows=windows_of((*documents.of("Maintenance"), *documents.of("Reservation"))),
         accounts=accounts_of(documents.of("User")),
+        keys=keys_of(documents),
+        addresses=addresses_of(documents),
+        admins=admins_of(documents, quotas),
     )
     return Cluster(documents, desired, around)
 

@@ -1,6 +1,6 @@
 """Each node's orders file: derived from the job records, and complete, so that an agent needs nothing else.
 
-An attempt's order is written once, when the gang is placed; afterwards only its phase and its deadline change.
+An attempt's order is written once, when the gang is placed; afterwards only phase, deadline and holders change.
 So a job whose file was edited or removed meanwhile still stops the way it was started.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from types import MappingProxyType
 
 from reconciler.documents.canonical import to_json
+from reconciler.documents.holders import holders_of, still_holding
 from reconciler.documents.record import NO_FILES, Files, orders_path, racks_of
 from reconciler.errors import StoreError
 from reconciler.model.allocation import Allocation, JobRecord, RankPlace
@@ -43,16 +44,21 @@ def orders_of(
         by_node: dict[NodeName, list[RankPlace]] = {}
         for place in record.placement.ranks:
             by_node.setdefault(place.node, []).append(place)
+        holders = holders_of(record.job, desired, observed)
         for node in by_node:
             order = _kept(record, previous.get(node)) or _fresh(record, node, by_node, desired, observed, shapes)
             if order is not None:
-                attempts.setdefault(node, []).append(_current(order, record, desired))
+                attempts.setdefault(node, []).append(_current(order, record, desired, holders))
     return {node: NodeOrders(node=node, attempts=found) for node, found in sorted(attempts.items())}
 
 
 def orders_bytes(orders: NodeOrders) -> bytes:
-    """The node's file: canonical JSON."""
-    return to_json(asdict(orders))
+    """The node's file: canonical JSON. Holders only where there are any, as in records of clusters without Users."""
+    tree = asdict(orders)
+    for attempt in tree["attempts"]:
+        if not attempt["holders"]:
+            del attempt["holders"]
+    return to_json(tree)
 
 
 def orders_files(
@@ -81,7 +87,7 @@ def _kept(record: JobRecord, before: NodeOrders | None) -> AttemptOrder | None:
     return next((o for o in orders if o.job == record.job and o.attempt == record.attempt), None)
 
 
-def _current(order: AttemptOrder, record: JobRecord, desired: Desired) -> AttemptOrder:
+def _current(order: AttemptOrder, record: JobRecord, desired: Desired, held: list[str] | None) -> AttemptOrder:
     """The order in its present phase. The deadline is the stop's own, else the end by time limit.
 
     Without a file there is no time limit to read: the last known end stays.
@@ -91,9 +97,10 @@ def _current(order: AttemptOrder, record: JobRecord, desired: Desired) -> Attemp
     if deadline is None and record.started is not None:
         deadline = _end(record.started, job.time_limit) if job else order.deadline
     phase = str(record.phase)
-    if (order.phase, order.deadline) == (phase, deadline):
+    holders = held if held is not None else still_holding(order.holders, desired.keys)
+    if (order.phase, order.deadline, order.holders) == (phase, deadline, holders):
         return order
-    return replace(order, phase=phase, deadline=deadline)
+    return replace(order, phase=phase, deadline=deadline, holders=holders)
 
 
 def _end(started: Instant, limit: Nanoseconds | None) -> int | None:

@@ -19,6 +19,7 @@ from reconciler.engines.gate import Gate
 from reconciler.engines.server import SyncRoute
 from reconciler.engines.serving import ServingThread
 from reconciler.engines.sessions import Sessions
+from reconciler.engines.visits import House
 from reconciler.errors import EngineUnavailable, GangOpsError, UsageError
 from reconciler.model.anomaly import NodeVitals
 from reconciler.model.desired import Desired
@@ -35,7 +36,8 @@ class AgentSettings:
     """Where agents call and how each side proves itself: PEM files of the server and of the CA of nodes.
 
     With `authority`, the CA's own folder, nodes renew certificates and revoked ones are refused; at `gate`, a port,
-    nodes enrol with a token. `renew` is called when two thirds of the server certificate's life are over.
+    nodes enrol with a token. `renew` is called when two thirds of the server certificate's life are over. With `house`,
+    people look into jobs at `visits`, an address.
     """
 
     certificate: Path
@@ -46,6 +48,8 @@ class AgentSettings:
     authority: Path | None = None
     gate: tuple[str, int] | None = None
     renew: Callable[[], None] | None = None
+    visits: tuple[str, int] | None = None
+    house: House | None = None
 
 
 class AgentEngine:
@@ -56,9 +60,10 @@ class AgentEngine:
         self._sessions = Sessions(clock)
         self._news = news or threading.Event()
         self._applying = threading.Lock()
-        self._route = SyncRoute(self._sessions, clock, self._news.set, settings.authority)
+        self._route = SyncRoute(self._sessions, clock, self._news.set, settings.authority, settings.house)
         self._clock = clock
         self._tls: ssl.SSLContext | None = None
+        self._open_to_all: list[ssl.SSLContext] = []
         self._renewed = Nanoseconds(0)
         self._serving: ServingThread | None = None
         self._gate: ServingThread | None = None
@@ -69,12 +74,16 @@ class AgentEngine:
         self._renewed = self._clock.monotonic()
         self._sessions.begin(desired, observed)
         route, where = self._route.application, (self._settings.host, self._settings.port)
-        self._serving = _listening(
-            ServingThread(route, name="gangops-agents", host=where[0], port=where[1], tls=self._tls)
-        )
+        serving = ServingThread(route, name="gangops-agents", host=where[0], port=where[1], tls=self._tls)
+        if self._route.visiting is not None and self._settings.visits is not None:
+            open_to_all = server_context(self._settings, ask=False)
+            self._open_to_all.append(open_to_all)
+            serving.beside(self._route.visiting.people_application, *self._settings.visits, open_to_all)
+        self._serving = _listening(serving)
         if self._settings.gate and self._settings.authority:
             gate = Gate(self._settings.authority, self._clock, self._route.rejected)
             tls, (host, port) = server_context(self._settings, ask=False), self._settings.gate
+            self._open_to_all.append(tls)
             try:
                 self._gate = _listening(
                     ServingThread(gate.application, name="gangops-gate", host=host, port=port, tls=tls)
@@ -89,6 +98,11 @@ class AgentEngine:
         return self._serving.address if self._serving else (self._settings.host, self._settings.port)
 
     @property
+    def visits_address(self) -> tuple[str, int] | None:
+        """Host and port at which people look into jobs, after `start`; None when they cannot."""
+        return self._serving.address_beside if self._serving and self._settings.visits else None
+
+    @property
     def gate_address(self) -> tuple[str, int] | None:
         """Host and port at which nodes enrol, after `start`; None when they do not."""
         return self._gate.address if self._gate else None
@@ -101,6 +115,8 @@ class AgentEngine:
                 return
             self._sessions.apply(applied)
             self._route.applied = applied
+            if self._route.visiting is not None:
+                self._route.visiting.apply(applied)
         if self._serving is not None:
             self._serving.call(self._route.released)
 
@@ -130,6 +146,10 @@ class AgentEngine:
     def refusals(self) -> Mapping[NodeName, tuple[Refusal, ...]]:
         """Orders that nodes did not accept, by node."""
         return self._sessions.refusals()
+
+    def visits(self) -> Mapping[str, int]:
+        """Visits of people to jobs, counted since the start: by kind those let in, by code those refused."""
+        return dict(self._route.visiting.counted) if self._route.visiting else {}
 
     def rejected(self) -> Mapping[str, int]:
         """Calls that got an error, counted by code since the start."""
@@ -161,7 +181,8 @@ class AgentEngine:
             return
         try:
             self._settings.renew()
-            self._tls.load_cert_chain(self._settings.certificate, self._settings.key)
+            for tls in (self._tls, *self._open_to_all):
+                tls.load_cert_chain(self._settings.certificate, self._settings.key)
         except (GangOpsError, OSError) as err:  # a third of its life is left to try again
             log.warning("the server's certificate cannot be renewed", extra={"reason": str(err)})
             return

@@ -9,7 +9,7 @@ unreachable, and the others go on.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from reconciler.engines.slurm.facts import BOOT_PREFIX
@@ -86,11 +86,11 @@ class RoutedEngine:
 
     def rejected(self) -> Mapping[str, int]:
         """Calls that got an error, by code, of all engines."""
-        found: dict[str, int] = {}
-        for engine in self._engines.values():
-            for code, count in engine.rejected().items():
-                found[code] = found.get(code, 0) + count
-        return found
+        return _summed(engine.rejected() for engine in self._engines.values())
+
+    def visits(self) -> Mapping[str, int]:
+        """People's visits, by kind and code, of all engines."""
+        return _summed(engine.visits() for engine in self._engines.values())
 
     def vitals(self) -> Mapping[NodeName, NodeVitals]:
         """What nodes say of themselves for people, whoever has them."""
@@ -168,6 +168,14 @@ class RoutedEngine:
             else replace(seen, unhealthy=f"moves from {owner} to {wanted[name]} when it is empty")
             for name, seen in self._last.nodes.items()
         }
+
+
+def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for one in counts:
+        for code, count in one.items():
+            found[code] = found.get(code, 0) + count
+    return found
 
 
 def _who_saw(node: NodeObservation) -> str:

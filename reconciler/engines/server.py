@@ -25,6 +25,7 @@ from reconciler.engines.applied import Applied, Standing, standing
 from reconciler.engines.certificates import CA_CERTIFICATE, RequestRefused, sign_request
 from reconciler.engines.enrolment import Revocations
 from reconciler.engines.sessions import Hearing, Sessions
+from reconciler.engines.visits import House, Visiting
 from reconciler.errors import StoreError
 from reconciler.model.units import SECOND, CommitId, NodeName
 from reconciler.ports import Clock, Committed
@@ -32,6 +33,7 @@ from reconciler.wire import (
     MAX_MESSAGE,
     RENEW_PATH,
     SYNC_PATH,
+    VISITS_PATH,
     Answer,
     BadMessage,
     Identity,
@@ -78,11 +80,17 @@ class SyncRoute:
     """Answers nodes. `applied` may be set from any thread; `released` then runs in the event loop's."""
 
     def __init__(
-        self, sessions: Sessions, clock: Clock, on_news: Callable[[], None], authority: Path | None = None
+        self,
+        sessions: Sessions,
+        clock: Clock,
+        on_news: Callable[[], None],
+        authority: Path | None = None,
+        house: House | None = None,
     ) -> None:
         self._sessions, self._clock, self._on_news = sessions, clock, on_news
         self._authority = authority
         self._revocations = Revocations(authority) if authority else None
+        self.visiting = Visiting(house, clock, self.released) if house else None
         self.applied: Applied | None = None
         self.rejected: Counter[str] = Counter()
         self._polls: dict[NodeName, _Poll] = {}
@@ -95,6 +103,8 @@ class SyncRoute:
         application = web.Application(client_max_size=MAX_MESSAGE)
         application.router.add_post(SYNC_PATH, self.sync)
         application.router.add_post(RENEW_PATH, self.renew)
+        if self.visiting is not None:
+            application.router.add_get(VISITS_PATH + "/{id}", self.meet)
         application.on_shutdown.append(self._on_shutdown)
         return application
 
@@ -116,6 +126,14 @@ class SyncRoute:
         except Rejected as err:
             return rejection(err, self.rejected)
         return web.Response(body=encode(answer), content_type="application/json")
+
+    async def meet(self, request: web.Request) -> web.StreamResponse:
+        """A node comes to a visit it was told of."""
+        assert self.visiting is not None  # there is no such route otherwise
+        try:
+            return await self.visiting.meet(self._caller(request), request)
+        except Rejected as err:
+            return rejection(err, self.rejected)
 
     async def renew(self, request: web.Request) -> web.Response:
         """A node asks for its next certificate, showing the present one; it gets one for its own name alone."""
@@ -185,7 +203,9 @@ class SyncRoute:
             lease = 0
         if lease:
             self._sessions.grant(node, lease)
-        return Answer(generation=applied.committed.generation if applied else 0, leaseSeconds=lease, proof=proof)
+        generation = applied.committed.generation if applied else 0
+        visits = self.visiting.take(node) if self.visiting else []
+        return Answer(generation=generation, leaseSeconds=lease, proof=proof, visits=visits)
 
     async def _held(self, node: NodeName, report: Report) -> Proof | None:
         """Orders for the node as soon as any are due; None when none were in time, or its next call came in."""
@@ -206,7 +226,7 @@ class SyncRoute:
                         return proof
                     due = now + _OFFER_AGAIN_SECONDS
                 ends = until if led else min(until, came + _STANDBY_SECONDS)
-                if poll.over or now >= ends:
+                if poll.over or now >= ends or (self.visiting and self.visiting.is_wanted(node)):
                     return None
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(poll.look_again.wait(), min(ends, due) - now)

@@ -33,6 +33,14 @@ class ServingThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._runner: web.AppRunner | None = None
+        self._beside: list[tuple[Callable[[], web.Application], str, int, ssl.SSLContext | None]] = []
+        self._runners: list[web.AppRunner] = []
+
+    def beside(
+        self, application: Callable[[], web.Application], host: str, port: int, tls: ssl.SSLContext | None
+    ) -> None:
+        """Another application in the same event loop, at an address of its own. Before `start`."""
+        self._beside.append((application, host, port, tls))
 
     def start(self) -> None:
         """Listen; returns when connections are accepted. Raises: OSError, when the address cannot be bound."""
@@ -49,6 +57,12 @@ class ServingThread:
         if self._runner is None or not self._runner.addresses:
             return (self._host, self._port)
         host, port, *_ = self._runner.addresses[0]
+        return (host, port)
+
+    @property
+    def address_beside(self) -> tuple[str, int]:
+        """The same for the first application beside. Only after `start`."""
+        host, port, *_ = self._runners[0].addresses[0]
         return (host, port)
 
     def call(self, callback: Callable[[], None]) -> None:
@@ -68,17 +82,27 @@ class ServingThread:
         self._loop.close()
 
     async def _listen(self) -> None:
-        runner = web.AppRunner(
-            self._application(),
-            access_log=None,
-            handler_cancellation=True,
-            auto_decompress=False,
-            shutdown_timeout=_GOODBYE_SECONDS,
-        )
-        await runner.setup()
-        self._runner = runner
-        await web.TCPSite(runner, self._host, self._port, ssl_context=self._tls).start()
+        self._runner = await _runner(self._application())
+        await web.TCPSite(self._runner, self._host, self._port, ssl_context=self._tls).start()
+        for application, host, port, tls in self._beside:
+            runner = await _runner(application())
+            self._runners.append(runner)
+            await web.TCPSite(runner, host, port, ssl_context=tls).start()
 
     async def _close(self) -> None:
+        for runner in self._runners:
+            await runner.cleanup()
         if self._runner is not None:
             await self._runner.cleanup()
+
+
+async def _runner(application: web.Application) -> web.AppRunner:
+    runner = web.AppRunner(
+        application,
+        access_log=None,
+        handler_cancellation=True,
+        auto_decompress=False,
+        shutdown_timeout=_GOODBYE_SECONDS,
+    )
+    await runner.setup()
+    return runner

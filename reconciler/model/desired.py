@@ -109,7 +109,8 @@ class Desired:
     `invalid` are the jobs that have no valid form at all. `policy` has those that policies hold back; one that runs
     already goes on. `asked` has those that a request in force is about: cancelled and suspended ones stop, of a frozen
     queue none starts. These, and `frozen`, name documents: of a task its array. `accounts` has the unix users of
-    people, by user.
+    people, by user. `keys` are the public keys of each User, `addresses` say whose an e-mail address is, `admins` are
+    the Users among a queue's admins and those of the queues around it.
     """
 
     commit: CommitId
@@ -130,6 +131,9 @@ class Desired:
     slurm: SlurmRules = SlurmRules()
     accounts: Mapping[str, str] = field(default_factory=dict)
     asked: Mapping[JobKey, Request] = field(default_factory=dict)
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    admins: Mapping[QueueName, tuple[str, ...]] = field(default_factory=dict)
 
     def job_of(self, document: JobKey) -> Job | None:
         """What a job's document says, of an array or not."""

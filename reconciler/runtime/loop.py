@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from reconciler.documents.holders import holders_of
 from reconciler.documents.loader import bulk
 from reconciler.documents.withheld import WITHHELD, withheld_of
 from reconciler.errors import Fenced, GangOpsError, StoreError, Unreachable
@@ -325,6 +326,7 @@ class Reconciler:
                 epoch=generation.summary.epoch,
                 orders=generation.node_orders,
                 proof_of=proofs,
+                holders_of=self._holders_of,
             )
         )
 
@@ -343,6 +345,13 @@ class Reconciler:
         else:
             left = {ref: commit for ref, commit in fetched.requests.items() if ref not in gone}
             self._fetched = replace(self._fetched, requests=left) if self._fetched is not None else None
+
+    def _holders_of(self, job: JobKey) -> list[str] | None:
+        """Who may look into a job, by the last round."""
+        last = self.last
+        if last is None or last.desired.desired is None:
+            return None
+        return holders_of(job, last.desired.desired, last.generation.observed)
 
     # -- telling
 

@@ -18,6 +18,7 @@ from reconciler.model.anomaly import NodeVitals
 from reconciler.model.inventory import AGENTS, SLURM
 from reconciler.model.units import NodeName
 from reconciler.ports import Engine
+from reconciler.runtime.admitting import house_of
 from reconciler.runtime.anomalies import anomalies_of
 from reconciler.runtime.anomalies.situation import Situation
 from reconciler.runtime.clock import SystemClock
@@ -76,16 +77,19 @@ def engine_of(settings: Settings, report: Report) -> Engine:
     """The engines that documents may name, each made when the first node needs it. Raises UsageError."""
     news = threading.Event()
     # What is configured is checked now; whether the documents name agents at all is known with the first round.
-    agents = agent_engine(settings, news) if settings.ca is not None and settings.listen else None
+    agents = agent_engine(settings, news, report) if settings.ca is not None and settings.listen else None
 
     def with_slurm() -> Engine:
         return SlurmEngine(settings.cluster_id, SystemClock(), tell=report, news=news)
 
-    return RoutedEngine({AGENTS: lambda: agents or agent_engine(settings, news), SLURM: with_slurm}, news)
+    return RoutedEngine({AGENTS: lambda: agents or agent_engine(settings, news, report), SLURM: with_slurm}, news)
 
 
-def agent_engine(settings: Settings, news: threading.Event) -> AgentEngine:
-    """The engine of `[agents]`, with a server certificate issued anew by the node CA. Raises UsageError."""
+def agent_engine(settings: Settings, news: threading.Event, tell: Report) -> AgentEngine:
+    """The engine of `[agents]`, with a server certificate issued anew by the node CA; `tell` hears of visits.
+
+    Raises UsageError.
+    """
     if settings.ca is None or not settings.listen:
         raise UsageError(
             "reconciler.toml has no [agents] section with `listen` and `ca`",
@@ -111,6 +115,8 @@ def agent_engine(settings: Settings, news: threading.Event) -> AgentEngine:
             authority=ca,
             gate=_host_port(settings.enroll, "agents.enroll") if settings.enroll else None,
             renew=renew,
+            visits=_host_port(settings.visits, "agents.visits") if settings.visits else None,
+            house=house_of(settings.cluster_id, tell) if settings.visits else None,
         ),
         clock,
         news,
@@ -200,6 +206,7 @@ def snapshot(reconciler: Reconciler, engine: Engine, paces: Paces) -> StatusSnap
         agents=agents,
         drift=_drift_counts(last) if last else {},
         rejected=engine.rejected(),
+        visits=engine.visits(),
         refusing=refusing,
         mfu={job: float(value) for job, value in mfu.items() if isinstance(value, int | float)},
         live=live,

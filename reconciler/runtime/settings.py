@@ -35,6 +35,7 @@ _KEYS: Final[Mapping[str, str]] = {
     "agents.listen": _TEXT,
     "agents.ca": _TEXT,
     "agents.enroll": _TEXT,
+    "agents.visits": _TEXT,
     "agents.serverNames": "a list of names",
     "status.listen": _TEXT,
     "webhook.url": _TEXT,
@@ -62,7 +63,8 @@ _SHORTEST: Final = """\
     listen = "0.0.0.0:7443"
     ca = "ca"                    # gangops ca init ca --cluster my-cluster
     serverNames = ["localhost"]  # how nodes call this machine
-    enroll = "0.0.0.0:7444"      # where nodes get certificates with a token"""
+    enroll = "0.0.0.0:7444"      # where nodes get certificates with a token
+    visits = "0.0.0.0:7445"      # where people get logs and shells through agents"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,7 @@ class ForgeSetting:
 class Settings:
     """`folder` holds our own bare clone, the parse cache, the id of the last published commit and the outboxes.
 
-    `listen`, `enroll` ("" for no enrolment) and `status` are `host:port`; `ca` is the folder of the node CA,
+    `listen`, `enroll` ("" for no enrolment), `visits` ("" for none) and `status` are `host:port`; `ca` is the folder of the node CA,
     `server_names` what its certificate for this server must be valid for. `logs` is the shared log folder as it is mounted here.
     """
 
@@ -124,6 +126,7 @@ class Settings:
     command: CommandSetting | None = None
     forge: ForgeSetting | None = None
     logs: Path | None = None
+    visits: str = ""
 
 
 def read_settings(path: Path) -> Settings:
@@ -233,6 +236,7 @@ def _settings(said: Mapping[str, object], base: Path) -> Settings:
         if "forge.repository" in said
         else None,
         logs=path("logs.dir"),
+        visits=text("agents.visits"),
     )
 
 
@@ -247,6 +251,7 @@ def settings_text(settings: Settings) -> str:
             "listen": settings.listen,
             "ca": settings.ca,
             "enroll": settings.enroll,
+            "visits": settings.visits,
             "serverNames": list(settings.server_names),
         },
         "status": {"listen": settings.status},

@@ -56,6 +56,7 @@ class StatusSnapshot:
     drift: Mapping[str, int] = field(default_factory=dict)
     rejected: Mapping[str, int] = field(default_factory=dict)
     refusing: Mapping[str, int] = field(default_factory=dict)
+    visits: Mapping[str, int] = field(default_factory=dict)
     mfu: Mapping[JobKey, float] = field(default_factory=dict)
     live: Mapping[JobKey, LiveAttempt] = field(default_factory=dict)
     paces: Mapping[JobKey, tuple[Pace, ...]] = field(default_factory=dict)
@@ -137,6 +138,8 @@ class _SnapshotCollector(Collector):
         yield _labelled(refusing, now.refusing)
         wrong = GaugeMetricFamily("gangops_anomalies", "What is wrong, as doctor --cluster tells it", labels=["code"])
         yield _labelled(wrong, now.anomalies)
+        visits = CounterMetricFamily("gangops_visits", "People's logs and shells through agents", labels=["result"])
+        yield _labelled(visits, now.visits)
 
 
 def snapshot_metrics(snapshot: Callable[[], StatusSnapshot]) -> CollectorRegistry:

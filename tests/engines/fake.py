@@ -399,6 +399,9 @@ class FakeEngine:
     def live(self) -> Mapping[JobKey, LiveAttempt]:
         return self._sessions.live()
 
+    def visits(self) -> Mapping[str, int]:
+        return {}
+
     def rejected(self) -> Mapping[str, int]:
         return {}
 

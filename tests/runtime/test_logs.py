@@ -54,11 +54,11 @@ def test_what_is_not_there_says_which_attempts_are(tmp_path: Path, attempt: int 
 
 def test_an_array_has_its_logs_by_task(tmp_path: Path) -> None:
     for task in (0, 1, 2, 10):
-        write(tmp_path, f"../sweep.{task}/1/0.log", "")
+        write(tmp_path, f"../sweep.{task}/1/0.log", f"task {task}\n")
     with pytest.raises(NotFound) as caught:
-        log_files(tmp_path, "nlp/sweep", None, None)
+        log_lines(tmp_path, "nlp/sweep")
     assert caught.value.remedy == "tasks with logs: 0-2,10; name one as nlp/sweep.N"
-    assert len(log_files(tmp_path, "nlp/sweep.10", None, None)) == 1
+    assert [line.text for line in log_lines(tmp_path, "nlp/sweep.10")] == ["task 10"]
 
 
 def test_a_job_without_any_logs(tmp_path: Path) -> None:

@@ -261,7 +261,7 @@ class JobSpec(Strict):
     nice: Annotated[int, Field(ge=-100, le=100)] = 0
     """Order inside a class: lower goes first."""
     owner: Line = ""
-    """E-mail address of who cares. Absent: the author of the commit."""
+    """E-mail address of who cares, and may look into it. Absent: the author of the commit."""
     gpus: Gpus
     """All GPUs of the gang: it gets all of them or none."""
     gpu_type: GpuTypeName | None = None

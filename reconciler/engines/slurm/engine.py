@@ -116,6 +116,10 @@ class SlurmEngine:
         """Progress of running attempts, from their heartbeat files."""
         return self._sessions.live()
 
+    def visits(self) -> Mapping[str, int]:
+        """None: people go through agents."""
+        return {}
+
     def rejected(self) -> Mapping[str, int]:
         """Nobody calls in, so nobody is turned away."""
         return {}

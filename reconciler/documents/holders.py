@@ -1,0 +1,71 @@
+"""Who holds a job, and may look into it while it runs? Its author, its owner, and the admins of its queue.
+
+People are User documents, known by their keys; what they may change is the business of `policy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from reconciler.documents.lint import Documents
+from reconciler.model.desired import Desired
+from reconciler.model.observed import Observed
+from reconciler.model.queue import QuotaTree
+from reconciler.model.units import JobKey, QueueName, document_of
+
+_DEEP: Final = 64  # queues inside each other; lint allows fewer
+
+
+def keys_of(documents: Documents) -> dict[str, tuple[str, ...]]:
+    """`ALGORITHM KEY` of every key of every User, without the comments."""
+    return {
+        item.name: tuple(" ".join(key.split()[:2]) for key in item.model.spec.ssh_keys) for item in documents.of("User")
+    }
+
+
+def addresses_of(documents: Documents) -> dict[str, str]:
+    """The User of each e-mail address, in small letters."""
+    return {email.lower(): item.name for item in documents.of("User") for email in item.model.spec.emails}
+
+
+def admins_of(documents: Documents, quotas: QuotaTree) -> dict[QueueName, tuple[str, ...]]:
+    """The Users among the admins of each queue and of the queues around it, sorted."""
+    queues = documents.named("Queue")
+    found: dict[QueueName, tuple[str, ...]] = {}
+    for name in quotas.queues:
+        path: list[QueueName] = []
+        at = name
+        while at in quotas.queues and len(path) < _DEEP:
+            path.append(at)
+            at = quotas.queues[at].parent or QueueName("")
+        said = [queues[queue].model.spec.admins for queue in path if queue in queues]
+        wanted = {word.lower() for admins in said for word in (*admins.github, *admins.users)}
+        found[name] = tuple(sorted(i.name for i in documents.of("User") if wanted & _called(i.model.spec)))
+    return found
+
+
+def _called(spec: Any) -> set[str]:
+    """Every way in which a list of members may name somebody."""
+    login = [f"@{spec.github}"] if spec.github else []
+    return {word.lower() for word in (*login, *spec.teams, *spec.emails)}
+
+
+def holders_of(key: JobKey, desired: Desired, observed: Observed) -> list[str] | None:
+    """`USER ALGORITHM KEY` of everyone who holds the job; None when it has no file any more."""
+    job, brought = desired.jobs.get(key), observed.provenance.get(document_of(key))
+    if job is None:
+        return None
+    if not desired.keys:
+        return []
+    users = {
+        desired.addresses.get(job.owner.lower(), ""),
+        *desired.admins.get(job.queue, ()),
+        brought.author.user if brought else "",
+    }
+    return [f"{user} {line}" for user in sorted(users) for line in desired.keys.get(user, ())]
+
+
+def still_holding(before: Iterable[str], keys: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Those of earlier holders whose keys are theirs still."""
+    return [line for line in before if line.partition(" ")[2] in keys.get(line.partition(" ")[0], ())]
