@@ -55,7 +55,10 @@ class RankOrder:
 
 @dataclass(frozen=True)
 class RunOrder:
-    """What to launch. `command` or `script` or `session`; `user` is "self" or a name on the node."""
+    """What to launch. `command` or `script` or `session`; `user` is "self" or a name on the node.
+
+    `idleSeconds` is after how long without use a session ends, 0 for never: the node tells of disuse well before.
+    """
 
     runtime: str
     launch: str
@@ -70,6 +73,7 @@ class RunOrder:
     user: str
     group: str
     heartbeatFile: str  # noqa: N815
+    idleSeconds: int = 0  # noqa: N815
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,8 @@ class Proof:
 class AttemptStatus:
     """What the node says of one attempt; `state` is a value of model.observed.AttemptState.
 
-    `checkpoint` is the marker's mtime in ns or None; `progress` the heartbeat file's last line, decoded.
+    `checkpoint` is the marker's mtime in ns or None; `progress` the heartbeat file's last line, decoded; `idle` since
+    when nobody uses a session here, None while somebody does.
     """
 
     job: str
@@ -161,6 +166,7 @@ class AttemptStatus:
     checkpoint: int | None = None
     progress: dict[str, Any] = field(default_factory=dict)
     ranks: list[dict[str, Any]] = field(default_factory=list)
+    idle: int | None = None
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,12 @@ def is_alive(pid: int, start: int) -> bool:
     return pid > 0 and start > 0 and start_time(pid) == start
 
 
+def cpu_time(pid: int) -> int:
+    """CPU time of a process and of its children that ended, in ns; 0 when it is gone."""
+    fields = _stat(pid)
+    return sum(map(int, fields[11:15])) * 1_000_000_000 // os.sysconf("SC_CLK_TCK") if len(fields) > 15 else 0
+
+
 def parent_of(pid: int) -> int:
     """The parent's pid; 0 when there is none or `pid` is gone."""
     fields = _stat(pid)

@@ -21,6 +21,7 @@ from reconciler.agent.attempts import Action, Do, Seen, Stage, State, Wanted, ju
 from reconciler.agent.conf import Conf
 from reconciler.agent.folder import AttemptFolder, Facts, Shims, sweep
 from reconciler.agent.household import Household, Resident
+from reconciler.agent.idleness import Looked, attached_to, idle_since, look_again, used_by
 from reconciler.agent.journal import Journal, JournalFull, Key, Record
 from reconciler.agent.launch import bound_of, launched_ranks
 from reconciler.agent.launching import Launchers
@@ -59,6 +60,8 @@ class Keeper:
         self.leases: dict[Key, int] = {}
         self.shims: dict[Key, Shims] = {}
         self.checkup = Checkup(conf, self.is_ours, changed)
+        self.looked: dict[Key, Looked] = {}
+        self.idle: dict[Key, int] = {}
         self.lookout = Lookout(self.watches, self._poke)
         self._resume()
 
@@ -173,8 +176,22 @@ class Keeper:
             moved = False
             for key in sorted({*self.orders, *self.journal.records, *self.preparing}):
                 moved |= self._advance_safely(key)
+            moved |= self._look_at_sessions()
             if moved:
                 self.changed()
+
+    def _look_at_sessions(self) -> bool:
+        """Whether one of them fell idle, or is used again."""
+        now, before = proc.boottime(), self.idle
+        here = {k: o for k, o in self.orders.items() if o.run.session and self._is_live(k) and k in self.shims}
+        facts = {key: self.shims[key].facts for key in here}
+        self.looked = {
+            key: look_again(self.looked.get(key), used_by(found), attached_to(found), now, time.time_ns())
+            for key, found in facts.items()
+        }
+        idle = {key: idle_since(seen, here[key].run.idleSeconds, now) for key, seen in self.looked.items()}
+        self.idle = {key: since for key, since in idle.items() if since is not None}
+        return self.idle != before
 
     def patience(self) -> float:
         """Seconds until the next step is due without an event."""
@@ -445,6 +462,7 @@ class Keeper:
             checkpoint=sight.marker if sight else None,
             progress=sight.progress if sight else {},
             ranks=ranks,
+            idle=self.idle.get(key),
         )
 
     def _owner_of(self, order: AttemptOrder) -> int | None:

@@ -280,6 +280,7 @@ def _run(spec: Any, around: Surroundings) -> Run:
         command=run.command or (),
         script=run.script or "",
         session=bool(run.session),
+        idle_timeout=Nanoseconds(run.session["idleTimeout"]) if isinstance(run.session, dict) else None,
         image=run.image or "",
         working_dir=run.working_dir or "",
         env=run.env,
@@ -342,6 +343,8 @@ def _digest(spec: Any, without: tuple[str, ...] = ()) -> Digest:
     nor a new field of a later version replaces running jobs. Defaults from the surroundings do not count either.
     """
     run = spec.run.model_dump(exclude_defaults=True, exclude={"launch", "ranks_per_node"})
+    if run.get("session"):
+        run["session"] = True  # how long it may be idle is a limit, not what runs
     array = (
         spec.array.model_dump(exclude_none=True, exclude={"max_parallel", "on_task_failure", "cancelled", "rerun"})
         if spec.array

@@ -117,4 +117,4 @@ _MARKS: Final[tuple[tuple[str, _Form], ...]] = (
     ("date-time", _instant),
     ("%?$", _share),
 )
-assert "ms|us|ns" in base._DURATION_JSON  # noqa: SLF001  the mark of a duration is its pattern
+assert "ms|us|ns" in base.DURATION_JSON  # the mark of a duration is its pattern

@@ -53,11 +53,13 @@ def orders_of(
 
 
 def orders_bytes(orders: NodeOrders) -> bytes:
-    """The node's file: canonical JSON. Holders only where there are any, as in records of clusters without Users."""
+    """The node's file: canonical JSON. Holders and idle seconds only where there are any: older records have none."""
     tree = asdict(orders)
     for attempt in tree["attempts"]:
         if not attempt["holders"]:
             del attempt["holders"]
+        if not attempt["run"]["idleSeconds"]:
+            del attempt["run"]["idleSeconds"]
     return to_json(tree)
 
 
@@ -165,6 +167,7 @@ def _run_order(job: Job, account: str) -> RunOrder:
         user=account,
         group=run.group,
         heartbeatFile=run.heartbeat_file,
+        idleSeconds=0 if run.idle_timeout is None else max(1, seconds(run.idle_timeout)),
     )
 
 

@@ -30,11 +30,12 @@ AttemptKey = tuple[JobKey, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """What is shown of an attempt and never committed: its checkpoint as reported, heartbeat and ranks."""
+    """What is shown of an attempt and never committed: its checkpoint as reported, heartbeat, ranks and disuse."""
 
     checkpoint: Instant | None
     progress: Mapping[str, Any]
     ranks: tuple[Mapping[str, Any], ...]
+    idle: Instant | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +181,8 @@ def _refusal(refusal: Refusal) -> Refusal:
 def _beat(status: AttemptStatus) -> Beat:
     checkpoint = None if status.checkpoint is None else Instant(_whole(status.checkpoint, "checkpoint"))
     ranks = tuple(_scalars(rank) for rank in status.ranks[:MAX_GPUS])
-    return Beat(checkpoint=checkpoint, progress=_scalars(status.progress), ranks=ranks)
+    idle = None if status.idle is None else Instant(_whole(status.idle, "idle"))
+    return Beat(checkpoint=checkpoint, progress=_scalars(status.progress), ranks=ranks, idle=idle)
 
 
 def _hardware(tree: Mapping[str, Any]) -> Hardware:

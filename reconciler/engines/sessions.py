@@ -184,7 +184,7 @@ class Sessions:
             self._check_own_link(list(silences.values()), monotonic)
             for node in present:
                 self._settle(node, judged(silences[node], self._rules), monotonic, now)
-            self._settle_jobs(present, desired)
+            self._settle_jobs(present, desired, now)
             nodes = {node: self._known[node].seen for node in present}
             return Observed(nodes=nodes, jobs={job: self._jobs[job] for job in sorted(self._jobs)})
 
@@ -287,7 +287,7 @@ class Sessions:
         if judgement != seen:
             known.seen = judgement
 
-    def _settle_jobs(self, present: list[NodeName], desired: Desired) -> None:
+    def _settle_jobs(self, present: list[NodeName], desired: Desired, now: Instant) -> None:
         """Move checkpoints on: never back within an attempt, and never by a node that has no orders for it."""
         for node in present:
             ordered = self._attempts(node) or frozenset()
@@ -295,10 +295,31 @@ class Sessions:
                 before = self._jobs.get(job)
                 newer = before is None or (before.attempt, before.checkpoint or 0) < (attempt, checkpoint)
                 if newer and (job, attempt) in ordered:
-                    self._jobs[job] = JobObservation(job=job, attempt=attempt, checkpoint=checkpoint)
+                    self._jobs[job] = _moved_on(before, job, attempt, checkpoint)
+        self._settle_disuse(now)
         if self._applied is not None:
             wanted = desired.jobs.keys() | {j for file in self._applied.files.values() for j, _ in file.attempts}
             self._jobs = {job: found for job, found in self._jobs.items() if job in wanted}
+
+    def _settle_disuse(self, now: Instant) -> None:
+        """A session is idle since the last of its nodes was used; a node that says nothing of it counts as used."""
+        told: dict[AttemptKey, dict[NodeName, Instant]] = {}
+        for node, known in self._known.items():
+            for key, beat in known.beats.items():
+                if beat.idle is not None and beat.idle <= now:
+                    told.setdefault(key, {})[node] = beat.idle
+        files = self._applied.files if told and self._applied is not None else {}
+        ordered = {key: {node for node, file in files.items() if key in file.attempts} for key in told}
+        idle = {job: (n, max(told[job, n].values())) for job, n in told if ordered[job, n] == told[job, n].keys()}
+        for job, seen in self._jobs.items():
+            if seen.idle_since is not None and idle.get(job, (0, None))[0] != seen.attempt:
+                self._jobs[job] = replace(seen, idle_since=None)
+        for job, (attempt, since) in idle.items():
+            before = self._jobs.get(job)
+            if before is None or before.attempt < attempt:
+                self._jobs[job] = JobObservation(job=job, attempt=attempt, idle_since=since)
+            elif before.attempt == attempt and before.idle_since != since:
+                self._jobs[job] = replace(before, idle_since=since)
 
     def _attempts(self, node: NodeName) -> frozenset[AttemptKey] | None:
         """The attempts the node has orders for; None while nothing was applied and so nothing is known of it."""
@@ -428,6 +449,12 @@ def _settle_instants(known: _Known, now: Instant) -> None:
             raw, told = known.checkpoints.get(key, (None, now))
             settled[key] = (beat.checkpoint, told if raw == beat.checkpoint else min(beat.checkpoint, now))
     known.checkpoints, known.unsettled = settled, False
+
+
+def _moved_on(before: JobObservation | None, job: JobKey, attempt: int, checkpoint: Instant) -> JobObservation:
+    if before is not None and before.attempt == attempt:
+        return replace(before, checkpoint=checkpoint)
+    return JobObservation(job=job, attempt=attempt, checkpoint=checkpoint)
 
 
 def _live_attempt(job: JobKey, attempt: int, beats: Mapping[NodeName, Beat]) -> LiveAttempt:

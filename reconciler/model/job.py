@@ -115,13 +115,17 @@ SUBMITTER: Final = "@submitter"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What each launched process is. Exactly one of `command`, `script`, `session` is set."""
+    """What each launched process is. Exactly one of `command`, `script`, `session` is set.
+
+    `idle_timeout`: a session that nobody used for so long ends.
+    """
 
     runtime: str
     launch: Launch
     command: tuple[str, ...] = ()
     script: str = ""
     session: bool = False
+    idle_timeout: Nanoseconds | None = None
     image: str = ""
     working_dir: str = ""
     env: Mapping[str, str] = field(default_factory=dict)

@@ -62,17 +62,18 @@ class Cause(StrEnum):
     START_FAILED = "StartFailed"
     RANK_FAILED = "RankFailed"
     TIME_LIMIT = "TimeLimit"
+    IDLE = "Idle"
     SUSPENDED = "Suspended"
     CHANGED = "Changed"
     CANCELLED = "Cancelled"
 
     @property
     def strength(self) -> int:
-        """Cancelled > Changed > Suspended > TimeLimit > the rest (rule book §1)."""
+        """Cancelled > Changed > Suspended > TimeLimit, Idle > the rest (rule book §1)."""
         return _STRENGTH.get(self, 0)
 
 
-_STRENGTH = {Cause.CANCELLED: 4, Cause.CHANGED: 3, Cause.SUSPENDED: 2, Cause.TIME_LIMIT: 1}
+_STRENGTH = {Cause.CANCELLED: 4, Cause.CHANGED: 3, Cause.SUSPENDED: 2, Cause.TIME_LIMIT: 1, Cause.IDLE: 1}
 
 
 class Outcome(StrEnum):

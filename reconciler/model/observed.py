@@ -176,11 +176,12 @@ class NodeObservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobObservation:
-    """Progress that decisions read: the last checkpoint of the running attempt."""
+    """Progress that decisions read: the last checkpoint of the running attempt; since when nobody uses a session."""
 
     job: JobKey
     attempt: int
     checkpoint: Instant | None = None
+    idle_since: Instant | None = None
 
 
 class Proof(StrEnum):

@@ -70,6 +70,7 @@ class ReasonCode(StrEnum):
     START_FAILED = "StartFailed"
     RANK_FAILED = "RankFailed"
     TIME_LIMIT = "TimeLimit"
+    IDLE = "Idle"
     CHANGED = "Changed"
     CANCELLED = "Cancelled"
     NODE_REMOVED = "NodeRemoved"
@@ -154,6 +155,7 @@ SENTENCES: dict[ReasonCode, str] = {
     ReasonCode.START_FAILED: "{node} did not start it: {why}",
     ReasonCode.RANK_FAILED: "a rank on {node} exited with {exitCode}",
     ReasonCode.TIME_LIMIT: "its time limit of {limit} s is over",
+    ReasonCode.IDLE: "nobody has used it for {idle} s; it ends after {limit} s",
     ReasonCode.CHANGED: "what it runs was changed",
     ReasonCode.CANCELLED: "its file was removed",
     ReasonCode.NODE_REMOVED: "{nodes} left the inventory",

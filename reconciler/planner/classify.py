@@ -275,6 +275,11 @@ def _at_work(case: Case) -> JobRecord | None:
         limit = limit_of(case.job, world.desired)
         if limit is not None and world.now >= record.started + limit - record.grace:
             return _stop(case, Cause.TIME_LIMIT, _over_limit(case))
+        if (since := steps.idle_since(record, world.observed)) is not None and case.job.run.idle_timeout is not None:
+            spare = case.job.run.idle_timeout
+            if world.now >= since + spare:
+                idle = reason(ReasonCode.IDLE, idle=seconds(int(world.now) - since), limit=seconds(spare))
+                return _stop(case, Cause.IDLE, idle)
     window = (
         open_window(record, world.desired.windows, world.desired.quotas, world.now) if world.desired.windows else None
     )

@@ -34,7 +34,7 @@ JOBS: Final = 200  # waiting jobs that are forecast, first in line first
 STEPS: Final = 5_000  # instants looked at
 NODES: Final = 4_000_000  # nodes looked at in all: on a large cluster fewer instants
 
-_OVER: Final = frozenset({Cause.CANCELLED, Cause.CHANGED, Cause.TIME_LIMIT, Cause.SUSPENDED})
+_OVER: Final = frozenset({Cause.CANCELLED, Cause.CHANGED, Cause.TIME_LIMIT, Cause.IDLE, Cause.SUSPENDED})
 """Stops after which a job does not wait again."""
 
 

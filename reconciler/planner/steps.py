@@ -62,13 +62,26 @@ def begin_stop(
 
 
 def lost_gpu_seconds(record: JobRecord, observed: Observed, now: Instant) -> GpuSeconds:
-    """GPU-seconds of work a stop now would throw away: since the last checkpoint of this attempt, or its start."""
+    """GPU-seconds of work a stop now would throw away: since the last checkpoint of this attempt, or its start.
+
+    An idle session does none, so of equals it gives way first.
+    """
     if record.started is None or record.placement is None:
         return GpuSeconds(0)
     seen = observed.jobs.get(record.job)
     kept = seen.checkpoint if seen is not None and seen.attempt == record.attempt else None
     since = max(record.started, kept or record.started)
+    if idle_since(record, observed) is not None:
+        return GpuSeconds(0)
     return GpuSeconds(len(record.placement.ranks) * max(0, seconds(int(now) - since)))
+
+
+def idle_since(record: JobRecord, observed: Observed) -> Instant | None:
+    """Since when nobody uses this attempt of a session; None while somebody does, and of any other job."""
+    seen = observed.jobs.get(record.job)
+    if seen is None or seen.idle_since is None or seen.attempt != record.attempt or record.started is None:
+        return None
+    return max(seen.idle_since, record.started)
 
 
 def gentle_stop(
@@ -288,7 +301,7 @@ def _after_release(record: JobRecord, scene: _Scene) -> JobRecord:
         return finished(record, Outcome.CANCELLED, reason(ReasonCode.CANCELLED))
     if cause is Cause.CHANGED:
         return finished(record, Outcome.REPLACED, reason(ReasonCode.CHANGED))
-    if cause is Cause.TIME_LIMIT:
+    if cause in (Cause.TIME_LIMIT, Cause.IDLE):
         return finished(record, Outcome.TIMED_OUT, record.reason)
     if cause is Cause.SUSPENDED:
         return replace(released(record), state=JobState.HELD, cause=None, reason=reason(ReasonCode.SUSPENDED))

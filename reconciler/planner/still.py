@@ -79,16 +79,21 @@ class Decider:
 
 
 def _still_holds(known: _Answer, desired: Desired, observed: Observed, previous: Allocation, at: Instant) -> bool:
-    """Checkpoints alone (`observed.jobs`) only change prices; what policies say of provenance is part of `desired`, but
-    whom a job counts for is not."""
+    """Checkpoints alone (`observed.jobs`) only change prices, but idle sessions end; what policies say of provenance is
+    part of `desired`, but whom a job counts for is not."""
     return (
         previous is known.previous
         and known.made <= at < known.until
         and (observed.nodes is known.observed.nodes or observed.nodes == known.observed.nodes)
         and (observed.provenance is known.observed.provenance or observed.provenance == known.observed.provenance)
+        and (observed.jobs is known.observed.jobs or _idle(observed) == _idle(known.observed))
         and _is_same(desired, known.desired)
         and known.standings(at) == known.stood
     )
+
+
+def _idle(observed: Observed) -> list[tuple[JobKey, Instant]]:
+    return [(job, seen.idle_since) for job, seen in observed.jobs.items() if seen.idle_since is not None]
 
 
 def _is_same(desired: Desired, known: Desired) -> bool:

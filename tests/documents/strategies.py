@@ -355,7 +355,9 @@ def observed(draw: st.DrawFn) -> Observed:
     """Nodes and jobs by name, in order."""
     seen = sorted(draw(st.sets(nodes, max_size=4)))
     keys = sorted(draw(st.sets(job_keys, max_size=3)))
-    progress = st.builds(JobObservation, job=job_keys, attempt=small, checkpoint=some(instants))
+    progress = st.builds(
+        JobObservation, job=job_keys, attempt=small, checkpoint=some(instants), idle_since=some(instants)
+    )
     return Observed(
         nodes={node: draw(observations(node)) for node in seen},
         jobs={key: replace(draw(progress), job=key) for key in keys},

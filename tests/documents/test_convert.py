@@ -115,6 +115,13 @@ def test_torchrun_and_sessions_are_launched_once_a_node(run: str, launch: Launch
     assert converted(run=run).run.launch is launch
 
 
+def test_how_long_a_session_may_be_idle_is_not_what_runs() -> None:
+    plain, timed = converted(run="{session: true}"), converted(run="{session: {idleTimeout: 1h30m}}")
+    assert (plain.run.session, plain.run.idle_timeout) == (True, None)
+    assert (timed.run.session, timed.run.idle_timeout) == (True, 5400 * 10**9)
+    assert plain.digest == timed.digest
+
+
 def test_an_image_chooses_a_container_runtime() -> None:
     assert converted(run="{command: [a], image: 'x@sha256:1'}").run.runtime == "enroot"
 

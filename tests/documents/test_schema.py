@@ -77,6 +77,10 @@ def test_a_job_wrong_in_five_ways_gets_five_diagnostics() -> None:
         ("", "{command: []}", "OutOfRange", "spec.run.command", ""),
         ("", "{command: [a], launch: perNod}", "UnknownValue", "spec.run.launch", 'Did you mean "perNode"?'),
         ("", "{session: false}", "UnknownValue", "spec.run.session", ""),
+        ("", "{session: {idleTimeout: soon}}", "BadDuration", "spec.run.session", ""),
+        ("", "{session: {idle: 30m}}", "UnknownField", "spec.run.session", ""),
+        ("", "{session: {}}", "UnknownField", "spec.run.session", ""),
+        ("", "{session: 30m}", "WrongType", "spec.run.session", ""),
         ("after: [{job: a/b/c}]", "", "BadName", "spec.after[0].job", ""),
     ],
 )

@@ -479,6 +479,29 @@ class TestCheckpoints:
         assert self.checkpoint(sessions, clock) == first
 
 
+class TestDisuse:
+    running, checkpoint = TestCheckpoints.running, TestCheckpoints.checkpoint
+
+    def test_a_session_is_idle_since_the_last_node_was_used_and_not_while_any_is(self) -> None:
+        clock = FakeClock()
+        sessions = self.running(clock)
+        sessions.hear(report(1, node="n1", attempts=[status(idle=NEW_YEAR - 8)]))
+        assert self.checkpoint(sessions, clock) is None, "the other node has said nothing of it"
+        sessions.hear(report(1, node="n2", attempts=[status(idle=NEW_YEAR - 5, checkpoint=NEW_YEAR - 9)]))
+        both = JobObservation(job=JOB, attempt=1, checkpoint=Instant(NEW_YEAR - 9), idle_since=Instant(NEW_YEAR - 5))
+        assert self.checkpoint(sessions, clock) == both
+        sessions.hear(report(2, node="n2", attempts=[status(checkpoint=NEW_YEAR - 4)]))
+        used = JobObservation(job=JOB, attempt=1, checkpoint=Instant(NEW_YEAR - 4))
+        assert self.checkpoint(sessions, clock) == used
+
+    def test_a_node_whose_clock_is_ahead_says_nothing_of_it(self) -> None:
+        clock = FakeClock()
+        sessions = self.running(clock)
+        for node in ("n1", "n2"):
+            sessions.hear(report(1, node=node, attempts=[status(idle=NEW_YEAR + 10**15)]))
+        assert self.checkpoint(sessions, clock) is None
+
+
 class TestLive:
     def test_the_newest_attempt_and_the_furthest_heartbeat(self) -> None:
         sessions = listening(FakeClock())

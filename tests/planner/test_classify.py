@@ -11,11 +11,13 @@ from reconciler.model.allocation import Allocation, JobRecord, Tombstone
 from reconciler.model.desired import Desired
 from reconciler.model.job import Dependency
 from reconciler.model.lifecycle import Cause, JobState, Outcome, Phase
-from reconciler.model.observed import AttemptState
+from reconciler.model.observed import AttemptState, JobObservation
 from reconciler.model.reasons import ReasonCode, reason
-from reconciler.model.units import SECOND, Digest, Instant, JobKey
+from reconciler.model.units import SECOND, Digest, Instant, JobKey, Nanoseconds
 from reconciler.planner.classify import judge_all
 from reconciler.planner.decide import decide
+from reconciler.planner.steps import lost_gpu_seconds
+from reconciler.planner.verify import violations
 from tests.planner.worlds import (
     START,
     Cluster,
@@ -99,6 +101,49 @@ def test_the_signal_goes_out_a_grace_before_the_end(after: int, state: JobState)
     assert found is not None
     assert found.state is state
     assert state is JobState.RUNNING or (found.cause, found.reason.code) == (Cause.TIME_LIMIT, ReasonCode.TIME_LIMIT)
+
+
+NOTEBOOK = replace(ASKED, run=replace(ASKED.run, command=(), session=True, idle_timeout=Nanoseconds(600 * SECOND)))
+
+
+@pytest.mark.parametrize(
+    ("idle", "attempt", "after", "stops"),
+    [
+        (100, 1, 699, False),
+        (100, 1, 700, True),
+        (None, 1, 700, False),
+        (100, 9, 700, False),
+        (-5000, 1, 599, False),
+        (-5000, 1, 600, True),
+    ],
+    ids=["not yet", "long enough", "somebody uses it", "that was another attempt", "before it began", "since it began"],
+)
+def test_a_session_that_nobody_uses_ends_by_itself(idle: int | None, attempt: int, after: int, *, stops: bool) -> None:
+    desired = with_jobs(DESIRED, NOTEBOOK)
+    since = None if idle is None else Instant(START + idle * SECOND)
+    observed = replace(ready(desired, RUNS), jobs={KEY: JobObservation(job=KEY, attempt=attempt, idle_since=since)})
+    now = Instant(START + after * SECOND)
+    made = decide(desired, observed, allocation(desired, RUNS), now)
+    found = made.allocation.jobs[KEY]
+    assert (found.state is JobState.STOPPING) is stops
+    if stops:
+        assert (found.cause, found.reason.code, found.reason.number("limit")) == (Cause.IDLE, ReasonCode.IDLE, 600)
+        assert violations(desired, observed, allocation(desired, RUNS), made.allocation) == ()
+
+
+def test_a_session_without_idle_timeout_is_left_alone_until_its_time_limit() -> None:
+    desired = with_jobs(DESIRED, replace(NOTEBOOK, run=replace(NOTEBOOK.run, idle_timeout=None)))
+    idle = JobObservation(job=KEY, attempt=1, idle_since=Instant(START))
+    observed = replace(ready(desired, RUNS), jobs={KEY: idle})
+    found = decide(desired, observed, allocation(desired, RUNS), Instant(START + 3000 * SECOND)).allocation.jobs[KEY]
+    assert found.state is JobState.RUNNING
+
+
+def test_an_idle_session_loses_no_work() -> None:
+    seen = replace(ready(DESIRED, RUNS), jobs={KEY: JobObservation(job=KEY, attempt=1, idle_since=Instant(START))})
+    now = Instant(START + 100 * SECOND)
+    assert lost_gpu_seconds(RUNS, seen, now) == 0
+    assert lost_gpu_seconds(RUNS, ready(DESIRED, RUNS), now) > 0
 
 
 def test_maintenance_drains_in_time_and_a_cordon_drains_nobody() -> None:

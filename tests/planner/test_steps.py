@@ -129,6 +129,7 @@ def test_a_loss_ends_the_attempt_once_it_is_fenced_as_the_attempt_was_started(
         (Cause.MAINTENANCE, JobState.PENDING, None),
         (Cause.SUSPENDED, JobState.HELD, None),
         (Cause.TIME_LIMIT, JobState.FINISHED, Outcome.TIMED_OUT),
+        (Cause.IDLE, JobState.FINISHED, Outcome.TIMED_OUT),
         (Cause.CANCELLED, JobState.FINISHED, Outcome.CANCELLED),
         (Cause.CHANGED, JobState.FINISHED, Outcome.REPLACED),
     ],

@@ -380,6 +380,9 @@ WRONG: tuple[Case, ...] = (
     ("time limit not over", a_run,
      lambda p: p.asked(OLD, time_limit=Nanoseconds(2 * HOUR)).then(
          OLD, state=JobState.STOPPING, phase=Phase.STOP, cause=Cause.TIME_LIMIT), Breach.STOPPED_WITHOUT_CAUSE),
+    ("idle though used", a_run,
+     lambda p: p.asked(OLD, run=replace(p.desired.jobs[OLD].run, idle_timeout=Nanoseconds(SECOND))).then(
+         OLD, state=JobState.STOPPING, phase=Phase.STOP, cause=Cause.IDLE), Breach.STOPPED_WITHOUT_CAUSE),
     ("reclaimed for nobody", a_run,
      lambda p: p.then(OLD, state=JobState.STOPPING, phase=Phase.STOP, cause=Cause.RECLAIMED), Breach.VICTIM_IN_VAIN),
     # promise 3

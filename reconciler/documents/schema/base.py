@@ -84,14 +84,14 @@ def _counted(parse: Callable[[Any], int]) -> Callable[[Any], int]:
     return lambda written: parse(str(written)) if type(written) is int else parse(written)
 
 
-_DURATION_JSON: Final = r"^([0-9]+(\.[0-9]+)?(d|h|m|s|ms|us|ns))+$"
+DURATION_JSON: Final = r"^([0-9]+(\.[0-9]+)?(d|h|m|s|ms|us|ns))+$"
 _SIZE_JSON: Final = r"^[0-9]+(\.[0-9]+)?([KMGT]iB?|B)?$"
 _BANDWIDTH_JSON: Final = r"^[0-9]+(\.[0-9]+)?[KMGT]?[Bb]ps$"
 
 Duration: TypeAlias = Annotated[
     int,
     PlainValidator(_quantity("BadDuration", quantities.parse_duration, "a duration such as 30m")),
-    WithJsonSchema({"type": "string", "pattern": _DURATION_JSON, "examples": ["90s", "30m", "12h", "7d", "1d12h"]}),
+    WithJsonSchema({"type": "string", "pattern": DURATION_JSON, "examples": ["90s", "30m", "12h", "7d", "1d12h"]}),
 ]
 Size: TypeAlias = Annotated[
     int,

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
 
-from reconciler.documents.schema.base import NOTHING, AbsolutePath, Duration, Line, Listed, Strict, Text, Variable
+from reconciler.documents.quantities import parse_duration
+from reconciler.documents.schema.base import (
+    DURATION_JSON,
+    NOTHING,
+    AbsolutePath,
+    Duration,
+    Line,
+    Listed,
+    Strict,
+    Text,
+    Variable,
+    refuse,
+)
 
 
 class Mount(Strict):
@@ -18,6 +31,39 @@ class Mount(Strict):
     """Where the job sees it."""
     read_only: bool = False
     """True: the job cannot write there."""
+
+
+def _session(written: Any) -> Literal[True] | Mapping[str, int]:
+    if written is True:
+        return True
+    if type(written) is not dict:
+        refuse("WrongType" if type(written) is not bool else "UnknownValue", "Expected true, or {idleTimeout: 30m}.")
+    if list(written) != ["idleTimeout"] or type(written["idleTimeout"]) is not str:
+        refuse("UnknownField", "A session says idleTimeout, a duration such as 30m, and nothing else.")
+    try:
+        return {"idleTimeout": parse_duration(written["idleTimeout"])}
+    except ValueError:
+        refuse("BadDuration", "Expected a duration such as 30m for idleTimeout.")
+
+
+Session: TypeAlias = Annotated[
+    Literal[True] | Mapping[str, int],
+    PlainValidator(_session),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"const": True},
+                {
+                    "type": "object",
+                    "properties": {"idleTimeout": {"type": "string", "pattern": DURATION_JSON}},
+                    "required": ["idleTimeout"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
+]
+"""True, or after which time of disuse it ends by itself."""
 
 
 class Run(Strict):
@@ -38,8 +84,9 @@ class Run(Strict):
     """Program and arguments, started without a shell."""
     script: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
     """Text handed to `bash -e`; an own `#!` line is honoured."""
-    session: Literal[True] | None = None
-    """True: starts nothing and holds the GPUs for `gangops shell`, until its time limit."""
+    session: Session | None = None
+    """True: starts nothing and holds the GPUs for people, until its time limit. `{idleTimeout: 30m}`: also ends when
+    nobody has used it for that long."""
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """Container image, best pinned by digest."""
     working_dir: AbsolutePath | None = None

@@ -215,6 +215,14 @@ def _limit_over(case: Case, job: Job | None, after: JobRecord) -> bool:
     return limit is not None and case.now >= (after.started or after.since) + limit - after.grace
 
 
+def _unused(case: Case, job: Job | None, after: JobRecord) -> bool:
+    """Its nodes said so of this attempt, and long enough ago."""
+    seen, limit = case.observed.jobs.get(after.job), job.run.idle_timeout if job is not None else None
+    if seen is None or seen.idle_since is None or seen.attempt != after.attempt or limit is None:
+        return False
+    return case.now >= max(seen.idle_since, after.started or after.since) + limit
+
+
 _PROOFS: Final[dict[Cause, Callable[[Case, Job | None, JobRecord], bool]]] = {
     Cause.CANCELLED: lambda case, job, after: (
         job is None or is_unwanted(case, job, after) or case.asked_for(after.job, Ask.CANCEL)
@@ -224,5 +232,6 @@ _PROOFS: Final[dict[Cause, Callable[[Case, Job | None, JobRecord], bool]]] = {
         job is not None and (job.suspend or case.asked_for(after.job, Ask.SUSPEND))
     ),
     Cause.TIME_LIMIT: _limit_over,
+    Cause.IDLE: _unused,
     Cause.NODE_REMOVED: lambda case, _, after: any(node not in case.nodes for node in held_by(after)),
 }
