@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import fcntl
 import os
 import platform
 import resource
 import signal
+import termios
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -63,6 +66,67 @@ def be_rank(spec: dict[str, Any], launched: dict[str, Any], output: int, failure
             os.write(failure, reason.encode("utf-8", "replace"))
     finally:
         os._exit(status)
+
+
+def be_shell(spec: dict[str, Any], launched: dict[str, Any], asked: dict[str, Any], beside: int) -> NoReturn:
+    """Become what a person asked for: a program on their terminal, as the rank's user, with its environment, bounds and
+    devices; inside its container where it has one. `beside` is the rank's first process. Never returns."""
+    status = 126
+    try:
+        parent = os.getppid()
+        os.setsid()
+        _reset_signals()
+        terminal = os.open(asked["tty"], os.O_RDWR)
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+        for fd in (0, 1, 2):
+            os.dup2(terminal, fd)
+        set_oom_score(0)
+        if launched["cgroup"]:
+            cgroups.join(spec["cgroups"], launched["cgroup"], {})  # its limits stand there already
+        _bind(launched["cpus"])
+        mark = {proc.MARK: f"{parent}.{proc.start_time(parent)}"}
+        argv, environment = _inside(launched, asked, beside, {**secrets(launched["secretFiles"]), **mark})
+        os.umask(0o022)
+        if launched["uid"] is not None:
+            os.fchown(terminal, launched["uid"], -1)
+        _become(launched)
+        if launched["noNewPrivs"]:
+            prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            os.chdir(launched["cwd"] or "/")
+        status = 127
+        os.execvpe(argv[0], argv, environment)  # noqa: S606 - who holds the job chose it
+    except BaseException as err:  # noqa: BLE001 - the child must end here, whatever happened
+        reason = err.strerror or "" if isinstance(err, OSError) else repr(err)
+        with contextlib.suppress(OSError):
+            os.write(2, f"gangops: {reason}\r\n".encode("utf-8", "replace"))
+    finally:
+        os._exit(status)
+
+
+def _inside(
+    launched: dict[str, Any], asked: dict[str, Any], beside: int, hidden: dict[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """The program and its environment. What lies behind wrappers is in namespaces of its own, and is joined there."""
+    told = {"TERM": asked["term"]} if asked["term"] else {}
+    if not launched["wrappers"]:
+        environment = {**launched["env"], **hidden, **told}
+        return asked["argv"] or [environment.get("SHELL") or "/bin/sh", "-l"], environment
+    work = next((p for p in proc.descendants_of(beside) if proc.name_of(p) not in launched["wrappers"]), 0)
+    if not work:
+        raise OSError(errno.ESRCH, "nothing runs in the container yet")
+    with open(f"/proc/{work}/environ", "rb") as file:
+        pairs = (line.partition("=") for line in file.read().decode("utf-8", "replace").split("\0") if line)
+        environment = {name: value for name, _, value in pairs}
+    own = [kind for kind in ("user", "mnt", "pid", "ipc", "uts") if _namespace(work, kind) != _namespace(0, kind)]
+    words = {"user": "--user", "mnt": "--mount", "pid": "--pid", "ipc": "--ipc", "uts": "--uts"}
+    enter = ["nsenter", "--target", str(work), *(words[kind] for kind in own), "--preserve-credentials", "--wd"]
+    return [*enter, "--", *(asked["argv"] or ["/bin/sh", "-l"])], {**environment, **hidden, **told}
+
+
+def _namespace(pid: int, kind: str) -> str:
+    return os.readlink(f"/proc/{pid or 'self'}/ns/{kind}")  # noqa: PTH115 - no pathlib here
 
 
 def prctl(option: int, value: int) -> None:

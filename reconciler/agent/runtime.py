@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from reconciler.agent import proc
+from reconciler.agent.admission import VisitRefused
 from reconciler.agent.attempts import Action, Do, Seen, Stage, State, Wanted, judge
 from reconciler.agent.conf import Conf
 from reconciler.agent.folder import AttemptFolder, Facts, Shims, sweep
@@ -127,6 +128,21 @@ class Keeper:
         """Who holds a job that is here, or that was."""
         with self.lock:
             return self.household.find(job)
+
+    def rank_to_visit(self, job: str, attempt: int, rank: int) -> tuple[AttemptFolder, int]:
+        """The folder of an attempt that runs here (0: the latest), and which of its launched ranks (-1: the first).
+
+        A rank of a job that launches per node is found by the process that it belongs to. Raises VisitRefused(NotRunning).
+        """
+        with self.lock:
+            running = [key for key in self.orders if key[0] == job and attempt in (0, key[1]) and self._is_live(key)]
+            key = max(running, default=None)
+            ranks = [launched.rank for launched in launched_ranks(self.orders[key])] if key else []
+            every = [one.rank for one in self.orders[key].ranks] if key else []
+            if key is not None and (rank < 0 or rank in every) and ranks:
+                return self._folder(key), rank if rank in ranks else ranks[0]
+        which = f"rank {rank} of {job}" if rank >= 0 else job
+        raise VisitRefused(f"{which} does not run on {self.conf.node}", code="NotRunning")
 
     def statuses(self) -> list[AttemptStatus]:
         """Every attempt as it is reported now."""

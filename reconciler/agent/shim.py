@@ -3,7 +3,8 @@
 `main` is the launcher: single-threaded, it forks one shim for each process of a spec and ends. A shim leads its own
 session, is the reaper of everything its process leaves behind (so "no child left" means that nothing is left), pipes
 output into the log, keeps the facts in a status file, ends the work alone at its deadline or when its lease runs
-out, and takes commands from a FIFO: `signal N`, `term`, `kill`, `deadline BOOTTIME_NS|-`.
+out, and takes commands from a FIFO: `signal N`, `term`, `kill`, `deadline BOOTTIME_NS|-`, `shell ID` (a program of a
+person on a terminal, beside the process and under the same bounds; asked for in the file `shell-ID`).
 
 What ought to happen is the agent's business (`attempts`); what to launch is `launch`'s.
 """
@@ -28,7 +29,7 @@ import traceback
 from typing import Any, NoReturn
 
 from reconciler.agent import cgroups, proc
-from reconciler.agent.rank import be_rank, prctl, set_oom_score
+from reconciler.agent.rank import be_rank, be_shell, prctl, set_oom_score
 from reconciler.agent.rotate import Log
 
 SECOND = 1_000_000_000
@@ -89,6 +90,7 @@ class Shim:
         self.kill_at: int | None = None
         self.deadline: int | None = spec["deadline"]
         self.lease: int | None = None
+        self.shells: dict[int, str] = {}
         self.unheard = 0
         self.retry_at: int | None = None
         self.write_at: int | None = None
@@ -180,6 +182,8 @@ class Shim:
                 return
             if pid == 0:
                 return
+            if pid in self.shells:
+                self._close_shell(pid, os.waitstatus_to_exitcode(status))
             if pid == self.main:
                 self.reaped = True
                 code = os.waitstatus_to_exitcode(status)
@@ -216,8 +220,35 @@ class Shim:
                 self._end("order", int(self.spec["killSeconds"]))
             elif words[0] == "kill":
                 self._end("order", 0)
+            elif words[0] == "shell":
+                self._open_shell(f"{int(words[1], 16):032x}")
             elif words[0] == "deadline":
                 self.deadline = None if words[1] == "-" else int(words[1])
+
+    def _open_shell(self, name: str) -> None:
+        """Start what a person asked for; how it ended will stand in `shell-NAME.exit`."""
+        path = os.path.join(self.spec["folder"], f"shell-{name}")
+        try:
+            with open(path, encoding="utf-8") as file:
+                asked = json.load(file)
+            os.unlink(path)
+        except (OSError, ValueError):
+            return
+        if not self.main or self.reaped or self.term_at is not None:
+            return
+        pid = os.fork()
+        if pid == 0:
+            be_shell(self.spec, self.launched, asked, self.main)
+        self.shells[pid] = path
+        self.facts["shells"] = len(self.shells)
+        self._write()
+
+    def _close_shell(self, pid: int, code: int) -> None:
+        path = self.shells.pop(pid)
+        with contextlib.suppress(OSError), open(path + ".exit", "w", encoding="ascii") as file:
+            file.write(str(128 - code if code < 0 else code))
+        self.facts["shells"] = len(self.shells)
+        self._write()
 
     def _patience(self) -> int:
         """Milliseconds until something is due. A lease is looked at again at its old end: it may have been renewed."""
@@ -257,6 +288,9 @@ class Shim:
             self.facts["termAt"] = now
             if cause and not self.reaped:
                 self.facts["cause"] = cause
+            for pid in self.shells:  # an interactive one ignores SIGTERM
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGHUP)
             if seconds:
                 self._signal_all(signal.SIGTERM)
             self._write()

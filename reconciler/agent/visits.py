@@ -17,6 +17,7 @@ from reconciler.agent.admission import Challenges, VisitRefused, read_request, s
 from reconciler.agent.client import LinkDown
 from reconciler.agent.loglines import LogFolder, Printed, follow, read
 from reconciler.agent.say import Voice
+from reconciler.agent.terminal import Terminal, tell_exit
 from reconciler.agent.websocket import TEXT, WebSocket
 from reconciler.errors import GangOpsError
 from reconciler.wire import VISITS_PATH, Visit, VisitRequest
@@ -91,7 +92,19 @@ class Visits:
         return asked, resident, user
 
     def _serve(self, asked: VisitRequest, resident: Resident, line: WebSocket) -> None:
-        self._show_logs(asked, resident, line)
+        if asked.kind == "shell":
+            self._open_shell(asked, line)
+        else:
+            self._show_logs(asked, resident, line)
+
+    def _open_shell(self, asked: VisitRequest, line: WebSocket) -> None:
+        folder, rank = self._keeper.rank_to_visit(asked.job, asked.attempt, asked.rank)
+        terminal = Terminal(folder, rank, asked)
+        try:
+            _tell(line, {"accepted": True, "rank": rank})
+            tell_exit(line, terminal.serve(line))
+        finally:
+            terminal.close()
 
     # --- logs ----------------------------------------------------------------------------------------------------
 

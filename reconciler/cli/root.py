@@ -44,6 +44,7 @@ VERBS = {
     "describe": ("reconciler.cli.describe:describe", "Everything known about one job or node."),
     "explain": ("reconciler.cli.view:explain", "Why a job is where it is, and what blocks it."),
     "inspect": ("reconciler.cli.inspect:inspect", "What a captured output says: nvidia-smi, numactl, Slurm and more."),
+    "shell": ("reconciler.cli.shell:shell", "A terminal inside a running job."),
     "logs": ("reconciler.cli.logs:logs", "What a job's ranks printed."),
     "wait": ("reconciler.cli.watch:wait", "Wait until a job runs or is done."),
     "shadow": ("reconciler.cli.shadow:shadow", "What GangOps would do with a Slurm cluster, only looking."),

@@ -441,7 +441,7 @@ class TestLeases:
         assert not self.lost(sessions, clock, 100 * RULES.lost_after).lease_expired
 
 
-class TestCheckpoints:
+class OnTwoNodes:
     def running(self, clock: FakeClock) -> Sessions:
         sessions = listening(clock)
         orders = {"n1": [attempt_order(phase="run")], "n2": [attempt_order(phase="run")], "n3": []}
@@ -451,6 +451,8 @@ class TestCheckpoints:
     def checkpoint(self, sessions: Sessions, clock: FakeClock) -> JobObservation | None:
         return sessions.observe(DESIRED, clock.now()).jobs.get(JOB)
 
+
+class TestCheckpoints(OnTwoNodes):
     def test_the_latest_of_all_nodes_counts_and_it_never_goes_back(self) -> None:
         clock = FakeClock()
         sessions = self.running(clock)
@@ -479,9 +481,7 @@ class TestCheckpoints:
         assert self.checkpoint(sessions, clock) == first
 
 
-class TestDisuse:
-    running, checkpoint = TestCheckpoints.running, TestCheckpoints.checkpoint
-
+class TestDisuse(OnTwoNodes):
     def test_a_session_is_idle_since_the_last_node_was_used_and_not_while_any_is(self) -> None:
         clock = FakeClock()
         sessions = self.running(clock)

@@ -85,7 +85,7 @@ class Run(Strict):
     script: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
     """Text handed to `bash -e`; an own `#!` line is honoured."""
     session: Session | None = None
-    """True: starts nothing and holds the GPUs for people, until its time limit. `{idleTimeout: 30m}`: also ends when
+    """True: starts nothing and holds the GPUs for `gangops shell`, until its time limit. `{idleTimeout: 30m}`: also ends when
     nobody has used it for that long."""
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """Container image, best pinned by digest."""
