@@ -92,8 +92,8 @@ def _run(path: Path, *, only_check: bool) -> int:
     from reconciler.agent.link import Link, state_folder
     from reconciler.agent.runtime import Keeper
     from reconciler.agent.say import Voice
-    from reconciler.agent.vitals import Vitals
     from reconciler.agent.visits import Visits
+    from reconciler.agent.vitals import Vitals
 
     say = Voice(conf.node)
     folder = state_folder(conf.state_dir)
