@@ -24,6 +24,7 @@ from reconciler.model.units import JobKey, document_of, index_of
 from reconciler.render.explain import node_page
 from reconciler.render.life import Pace, attempts_table, story_lines
 from reconciler.render.node import drift_lines, gpu_table, nic_table, node_facts, receipt_table
+from reconciler.render.reach import reach_lines, reaches
 from reconciler.render.view import job_page, topology_table
 from reconciler.runtime.clone import Clone
 from reconciler.runtime.explained import node_explained
@@ -107,6 +108,8 @@ def _describe_job(
     checkpoint = generation.observed.jobs.get(record.job)
     brought = generation.observed.provenance.get(document_of(record.job))
     click.echo(job_page(record, desired.jobs.get(record.job), desired, now(), seen.lines, checkpoint, brought))
+    if ways := reach_lines(record, generation.observed):
+        click.echo("\n".join(["\nReach", *(f"  {line}" for line in ways)]))
     if life.attempts:
         click.echo("\nAttempts")
         click.echo(attempts_table(life.attempts, seen.paces, desired.inventory, now(), width()))
@@ -125,6 +128,8 @@ def _job_content(record: JobRecord, generation: Generation, life: Life, seen: Se
         content["progress"] = tree_of(progress)
     if (brought := observed.provenance.get(document_of(record.job))) is not None:
         content["provenance"] = tree_of(brought)
+    if ways := reaches(record, observed):
+        content["reach"] = [tree_of(way) for way in ways]
     if seen.paces:
         content["paces"] = [pace_tree(pace) for pace in seen.paces.values()]
     return content

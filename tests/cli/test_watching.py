@@ -201,6 +201,17 @@ def test_describe_tells_the_whole_story(lab: Lab, desk: Desk) -> None:
     assert story == [["#1", "place"], ["#2", "start"], ["#3", "running"]]
 
 
+def test_describe_says_how_to_reach_what_a_job_serves(lab: Lab, desk: Desk) -> None:
+    lab.desire({job_file("notebook"): job_text("notebook", 8).replace("train.py]}", "train.py], ports: 1}")})
+    desk.settle()
+    lines = gangops(lab, "describe", "nlp/notebook").stdout.splitlines()
+    url, tunnel = lines[lines.index("Reach") + 1 :][:2]
+    (reach,) = json.loads(gangops(lab, "describe", "nlp/notebook", "-o", "json").stdout)["reach"]
+    assert url.split()[0] == reach["url"] == f"http://localhost:{reach['port']}"
+    assert tunnel.strip() == f"after: {reach['tunnel']}"
+    assert "Reach" not in gangops(lab, "describe", "nlp/sft").stdout.splitlines()
+
+
 def test_a_name_alone_will_do_where_it_is_the_only_one(lab: Lab, desk: Desk) -> None:
     assert gangops(lab, "describe", "wide").stdout.startswith("job           nlp/wide\n")
 
