@@ -29,7 +29,7 @@ settings_option = click.option(
 
 @click.command()
 @settings_option
-@click.option("--once", is_flag=True, help="One round, then end.")
+@click.option("--once", is_flag=True, help="One round, as soon as the nodes call, then end.")
 @click.option("--watch", type=click.Path(path_type=Path, exists=True), help="Wake when this local git folder changes.")
 @click.option("--json-log", is_flag=True, help="Events as JSON lines.")
 def reconcile(settings_file: Path, watch: Path | None, *, once: bool, json_log: bool) -> int:
@@ -44,7 +44,7 @@ def reconcile(settings_file: Path, watch: Path | None, *, once: bool, json_log: 
     reconciler = reconciler_of(settings, engine, report)
     if once:
         try:
-            done = reconciler.round()
+            done = reconciler.once()
         finally:
             engine.stop()
         if reconciler.teller is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from reconciler.documents.holders import holders_of
 from reconciler.documents.loader import bulk
 from reconciler.documents.withheld import WITHHELD, withheld_of
-from reconciler.errors import Fenced, GangOpsError, StoreError, Unreachable
+from reconciler.errors import EngineUnavailable, Fenced, GangOpsError, StoreError, Unreachable
 from reconciler.model.allocation import Allocation, JobRecord
 from reconciler.model.decision import Action
 from reconciler.model.desired import Desired
@@ -40,6 +40,8 @@ from reconciler.store.publish import PublishedMark, PushResult, check_continues,
 from reconciler.store.statecommit import Message, Writer, build_on
 
 STANDBY = "Standby"
+_PATIENCE = 30 * SECOND
+"""How long a single round waits for nodes to call."""
 _PREVIEWS = 20
 _TOLD = 3
 """Withheld changes a condition names."""
@@ -443,6 +445,17 @@ class Reconciler:
                 "remedy": condition.remedy,
             }
             self._report("ready" if condition.ready else "stalled" if condition.stalled else "degraded", told)
+
+    def once(self) -> Round:
+        """One round that decides; the nodes get a while to call. Raises EngineUnavailable (Standby), else as `round`."""
+        end = self._clock.monotonic() + _PATIENCE
+        done = self.round()
+        while self._standing_by and (left := end - self._clock.monotonic()) > 0:
+            self._engine.wait(Nanoseconds(min(left, SECOND)))
+            done = self.round()
+        if self._standing_by:
+            raise EngineUnavailable(self.condition.message, code=STANDBY, remedy=self.condition.remedy)
+        return done
 
     # -- for ever
 

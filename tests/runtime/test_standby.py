@@ -155,3 +155,16 @@ def test_what_the_standby_heard_long_ago_is_older_than_the_record(lab: Lab) -> N
         assert other.round().committed is None
     assert lab.tip == at
     assert other.reconciler.condition.reason == STANDBY
+
+
+def test_a_single_round_waits_for_the_nodes_and_ends_with_an_error_when_none_calls(lab: Lab) -> None:
+    one, other = two(lab)
+    began = lab.clock.monotonic()
+    with pytest.raises(EngineUnavailable) as caught:
+        other.reconciler.once()
+    assert caught.value.code == STANDBY
+    assert lab.clock.monotonic() - began == 30 * SECOND
+    fail(one, other)
+    lab.desire(jobs("next"))
+    other.reconciler.wake()
+    assert other.reconciler.once().committed is not None
