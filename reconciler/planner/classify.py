@@ -284,7 +284,9 @@ def _at_work(case: Case) -> JobRecord | None:
         open_window(record, world.desired.windows, world.desired.quotas, world.now) if world.desired.windows else None
     )
     if window is not None:
-        why = reason(ReasonCode.MAINTENANCE, excluded=record.gpus_held, window=window.name)
+        closed = {one.node for one in world.desired.windows if one.name == window.name}
+        drained = sum(mask.bit_count() for node, mask in masks.items() if node in closed)
+        why = reason(ReasonCode.MAINTENANCE, excluded=drained, window=window.name)
         return _stop(case, Cause.MAINTENANCE, why, at_once=window.drain == "kill")
     return record
 

@@ -11,6 +11,7 @@ from reconciler.model.desired import Desired, Window
 from reconciler.model.job import Job
 from reconciler.model.lifecycle import Cause, JobState, Phase
 from reconciler.model.queue import Scheduling
+from reconciler.model.reasons import ReasonCode, reason
 from reconciler.model.units import HOUR, SECOND, Instant, JobKey, Nanoseconds, QueueName
 from reconciler.planner.decide import decide
 from reconciler.planner.verify import Breach, violations
@@ -99,6 +100,16 @@ RUNS = (JobState.RUNNING, None, Phase.RUN)
 )
 def test_what_becomes_of_work_that_is_there(drain: str, seconds: int, expected: tuple[object, ...]) -> None:
     assert leaving(drain, seconds=seconds) == expected
+
+
+def test_the_reason_counts_the_gpus_on_drained_nodes_alone() -> None:
+    asked = job("nlp/x", 12, checkpoint=600)
+    two: Spines = {"s": {"r": ["n1", "n2"]}}
+    closed = window("n1", 2 * H, 9 * H)
+    desired = world(two, jobs=[asked], windows=[closed], rules=RULES, queues=QUEUES)
+    runs = running(desired, "nlp/x", {"n1": 8, "n2": 4})
+    after = decide(desired, ready(desired, runs), allocation(desired, runs), Instant(START + 3 * H * SECOND)).allocation
+    assert after.jobs[asked.key].reason == reason(ReasonCode.MAINTENANCE, excluded=8, window=closed.name)
 
 
 def test_work_that_nobody_may_preempt_is_drained_too() -> None:
