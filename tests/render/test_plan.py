@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from reconciler.model.allocation import JobRecord
+from reconciler.model.allocation import JobRecord, Promise
 from reconciler.model.lifecycle import Cause, JobState, Phase
 from reconciler.model.observed import JobObservation, Observed
 from reconciler.model.reasons import ReasonCode, reason
@@ -73,6 +73,8 @@ def record(state: JobState, **changes: object) -> JobRecord:
 ELSEWHERE = placement(DESIRED, {"gpu-003": 4}, "node")
 RUNS, WAITS, HELD = record(JobState.RUNNING), record(JobState.PENDING), record(JobState.HELD)
 STARTS = record(JobState.STARTING, phase=Phase.PREPARE, attempt=2)
+PROMISED = record(JobState.PROMISED, promise=Promise(placement=ELSEWHERE, made=NOW, deadline=NOW, waiting_for=()))
+ENDED = record(JobState.FINISHED, digest=Digest("another run"))
 STOPS = record(JobState.STOPPING, cause=Cause.PREEMPTED, phase=Phase.CHECKPOINT)
 
 
@@ -88,8 +90,14 @@ STOPS = record(JobState.STOPPING, cause=Cause.PREEMPTED, phase=Phase.CHECKPOINT)
         (replace(STOPS, cause=Cause.CHANGED), STOPS, Step.PREEMPT),
         (STOPS, RUNS, Step.KEEP),
         (STARTS, WAITS, Step.DELAY),
-        (STARTS, replace(STARTS, placement=ELSEWHERE), Step.PHASE),
+        (STARTS, replace(STARTS, placement=ELSEWHERE), Step.PLACE),
+        (STARTS, replace(STARTS, phase=Phase.RUN), Step.START),
         (WAITS, STARTS, Step.PLACE),
+        (WAITS, PROMISED, Step.PROMISE),
+        (replace(WAITS, digest=Digest("other")), PROMISED, Step.PROMISE),
+        (ENDED, PROMISED, Step.PROMISE),
+        (ENDED, WAITS, Step.WAIT),
+        (PROMISED, STARTS, Step.PLACE),
         (None, WAITS, Step.WAIT),
         (None, STARTS, Step.PLACE),
         (WAITS, replace(WAITS, reason=reason(ReasonCode.CAPACITY, need=1, free=0, evictable=0, releasing=0)), None),

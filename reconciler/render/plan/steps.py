@@ -6,7 +6,7 @@ reported since moves jobs as well; those steps are told by the decision's own wo
 
 from __future__ import annotations
 
-from reconciler.model.allocation import JobRecord
+from reconciler.model.allocation import JobRecord, Placement
 from reconciler.model.lifecycle import Cause, JobState
 from reconciler.model.units import JobKey
 from reconciler.planner.changes import changes_between
@@ -15,6 +15,7 @@ from reconciler.render.plan.model import Step
 _EVICTED = frozenset({Cause.PREEMPTED, Cause.RECLAIMED, Cause.FAIR_SHARE})
 _WAITS = frozenset({JobState.PENDING, JobState.HELD})
 _GETS = frozenset({JobState.STARTING, JobState.PROMISED})
+_IDLE = _WAITS | {JobState.FINISHED}
 
 
 def step_of(key: JobKey, before: JobRecord | None, after: JobRecord | None) -> Step | None:
@@ -33,9 +34,23 @@ def step_of(key: JobKey, before: JobRecord | None, after: JobRecord | None) -> S
         return Step.DELAY
     if before.state is JobState.STOPPING and after.state.holds_gpus and after.state is not JobState.STOPPING:
         return Step.KEEP
-    if after.state in _WAITS and before.state in _WAITS:
+    if after.state in _WAITS and before.state in _IDLE:
         return _waiting(before, after)
-    return Step(_told(key, before, after))
+    return _getting(before, after) or Step(_told(key, before, after))
+
+
+def _getting(before: JobRecord, after: JobRecord) -> Step | None:
+    """It gets GPUs that it has not without the change, or others: nothing of it runs, so nothing is replaced or goes on."""
+    if after.state not in _GETS:
+        return None
+    elsewhere = before.state is after.state and before.digest == after.digest and _target(before) != _target(after)
+    if before.state not in _IDLE and not elsewhere:
+        return None
+    return Step.PROMISE if after.state is JobState.PROMISED else Step.PLACE
+
+
+def _target(record: JobRecord) -> Placement | None:
+    return record.promise.placement if record.promise is not None else record.placement
 
 
 def _same(before: JobRecord, after: JobRecord) -> bool:
@@ -68,7 +83,7 @@ def _stopping(after: JobRecord) -> Step:
 def _waiting(before: JobRecord, after: JobRecord) -> Step:
     if after.state is JobState.HELD and before.state is not JobState.HELD:
         return Step.HOLD
-    if before.digest != after.digest:
+    if before.digest != after.digest and before.state is not JobState.FINISHED:
         return Step.CHANGE
     return Step.HOLD if after.state is JobState.HELD else Step.WAIT
 
