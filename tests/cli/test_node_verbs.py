@@ -10,7 +10,7 @@ from reconciler.documents.desired import SourceFile, load_desired
 from reconciler.documents.edit import format_text
 from reconciler.errors import ExitStatus
 from reconciler.model.desired import Desired
-from reconciler.model.units import HOUR, CommitId, GpuType, Instant, QueueName
+from reconciler.model.units import HOUR, MINUTE, SECOND, CommitId, GpuType, Instant, QueueName
 from reconciler.runtime.clone import open_clone
 from reconciler.runtime.proposals import nodes
 from reconciler.runtime.proposals.change import Change
@@ -198,12 +198,21 @@ def test_a_drain_without_an_end_is_a_cordon_and_a_window_and_uncordon_undoes_bot
 
 
 def test_a_drain_with_an_end_is_a_window_alone(world: World) -> None:
-    until = Instant(NOW + 4 * HOUR)
+    until = Instant(MINUTE_OF_NOW + 4 * HOUR)
     change = nodes.drain(world.desk, ("gpu-003",), "memory", Instant(NOW), until=until, how="wait")
     desired = world.after(change)
     assert cordoned(desired) == {}
     assert windows(desired) == {"gpu-003": (MINUTE_OF_NOW, until, "wait")}
     assert change.title == "Drain gpu-003 until 2026-01-01 04:00:00Z: memory"
+
+
+def test_a_drain_ends_with_a_minute_so_that_saying_it_twice_is_one_change(world: World) -> None:
+    first, again = (
+        nodes.drain(world.desk, ("gpu-003",), "memory", at, until=Instant(at + 4 * HOUR))
+        for at in (Instant(NOW + 1), Instant(NOW + 59 * SECOND))
+    )
+    assert again.files == first.files
+    assert windows(world.after(first)) == {"gpu-003": (MINUTE_OF_NOW, MINUTE_OF_NOW + 4 * HOUR + MINUTE, "checkpoint")}
 
 
 def test_a_planned_window_of_somebody_else_stays_and_is_told(world: World) -> None:

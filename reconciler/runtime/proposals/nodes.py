@@ -53,6 +53,7 @@ def drain(
     nodes, begins = desk.nodes(lists), Instant(now // MINUTE * MINUTE)
     if until is not None and until <= now:
         raise UsageError("the end of the drain has passed", code="BadTime", remedy="--for 4h, or a later --until")
+    until = Instant(-(-until // MINUTE) * MINUTE) if until is not None else None  # files are read by people
     already = [w for w in _windows(desk, now) if w.item.name.startswith(_DRAIN) and set(nodes) <= set(w.spec.nodes)]
     files, remarks = ({}, ()) if until is not None else _cordoned(desk, nodes, _checked(reason))
     if already and not files:
