@@ -97,6 +97,13 @@ def test_what_cannot_be_is_refused(ada: Person, arguments: tuple[str, ...], code
     assert ada.branches() == []
 
 
+def test_a_task_nobody_decided_on_yet_is_not_run_again(ada: Person) -> None:
+    ada.lab.desire({job_file("young"): TEXT.replace("name: sweep", "name: young")})
+    found = ada.run("rerun", "young", "--tasks", "0", "--yes")
+    assert codes(found) == ("JobNotFinished", ExitStatus.ERROR)
+    assert "nlp/young.0 has not ended, so there is nothing to run again" in str(found.exception)
+
+
 def test_a_wrong_list_of_tasks_is_a_usage_error(ada: Person) -> None:
     assert codes(ada.run("cancel", "sweep", "--tasks", "3-", "--yes")) == ("BadTaskList", ExitStatus.USAGE)
 

@@ -116,10 +116,14 @@ def rerun_some(desk: Desk, name: str, tasks: str, why: str = "", *, replace: boo
     """
     job, chosen = desk.job(name), _tasks(tasks)
     content = rerun_tasks(job.content, chosen, index=job.item.index, file=job.path)
-    alive = [i for r in job.tasks if r.state is not JobState.FINISHED and (i := index_of(r.job)) in chosen]
+    over = {index_of(record.job) for record in job.tasks if record.state is JobState.FINISHED}
+    alive = [index for index in chosen if index not in over]
     if alive and not replace:
+        holds = any(record.state.holds_gpus for record in job.tasks if index_of(record.job) in alive)
         raise GangOpsError(
-            f"{job.key}.{print_tasks(alive)} has not ended: to run it again would stop it first",
+            f"{job.key}.{print_tasks(alive)} has not ended: to run it again would stop it first"
+            if holds
+            else f"{job.key}.{print_tasks(alive)} has not ended, so there is nothing to run again",
             code="JobNotFinished",
             remedy="--replace does it all the same",
         )
