@@ -13,7 +13,7 @@ from reconciler.cli import completing
 from reconciler.cli.propose import Wishes, is_terminal, propose, proposing, reason_option
 from reconciler.cli.requesting import at_once
 from reconciler.cli.show import cache_file, now, opened
-from reconciler.errors import GangOpsError, InvalidInput, UsageError
+from reconciler.errors import GangOpsError, InvalidInput, NotFound, UsageError
 
 if TYPE_CHECKING:
     from reconciler.runtime.proposals.change import Change
@@ -152,7 +152,6 @@ def submit(
     The file goes to cluster-state/jobs/QUEUE/NAME.yaml of the cluster repository, wherever it is now.
     """
     from reconciler.runtime.proposals import submit as submitting
-    from reconciler.runtime.translating import read_bytes
 
     if (file is None) == (script is None):
         raise UsageError("submit what?", code="NothingAsked", remedy="name one FILE, or --from-sbatch SCRIPT")
@@ -162,7 +161,7 @@ def submit(
 
     def make(desk: Desk) -> Change:
         if file is not None:
-            return submitting.submit(desk, read_bytes(file), str(file), working_dir, why)
+            return submitting.submit(desk, _content(file), str(file), working_dir, why)
         assert script is not None
         imported = submitting.from_sbatch(desk, script, queue, map_file, working_dir)
         for note in imported.notes:
@@ -170,6 +169,21 @@ def submit(
         return submitting.submit(desk, submitting.imported_text(imported, script), str(script), working_dir, why)
 
     return propose(repo, wishes, make)
+
+
+def _content(file: Path) -> bytes:
+    """What is in the file. Raises NotFound, which names the file of that name in the cluster repository around us."""
+    from reconciler.documents.layout import ROOT
+    from reconciler.runtime.translating import read_bytes
+
+    try:
+        return read_bytes(file)
+    except NotFound as err:
+        folder = next((one / ROOT / "jobs" for one in (Path.cwd(), *Path.cwd().parents) if (one / ROOT).is_dir()), None)
+        named = sorted(folder.glob(f"*/{file.name}")) if folder is not None and file.parent == Path() else []
+        if named:
+            err.remedy = f"gangops submit {' or '.join(str(_near(one)) for one in named)}"
+        raise
 
 
 def _here() -> Path:
@@ -224,12 +238,17 @@ def new_job(
     if str(into) == "-":
         click.echo(content.decode(), nl=False)
         return
-    file = into or submitting.place_for(Path.cwd(), answers.key)
+    file = into or _near(submitting.place_for(Path.cwd(), answers.key))
     submitting.check_free(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content)
     click.echo(file)
     click.echo(f"\nNext: look at it, then `gangops submit {file}`", err=True)
+
+
+def _near(file: Path) -> Path:
+    """The file's path from here, when it is below here: short enough to type."""
+    return file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
 
 
 def _desk_or_none(repo: Path) -> Desk | None:

@@ -187,8 +187,11 @@ spec:
 
 def test_the_file_goes_into_the_cluster_repository_one_stands_in_else_beside_one(ada: Person, code: Path) -> None:
     arguments = ("new", "job", "a", "--queue", "nlp", "--gpus", "8", "--session", "--time-limit", "2h")
-    ada.done(*arguments, at=ada.clone / "cluster-state")
+    assert ada.done(*arguments, at=ada.clone / "cluster-state").stdout == "jobs/nlp/a.yaml\n"
     assert (ada.clone / job_file("a")).exists()
+    lost = ada.run("submit", "a.yaml", "--yes", at=ada.clone)
+    assert codes(lost) == ("FileNotReadable", ExitStatus.NOT_FOUND)
+    assert getattr(lost.exception, "remedy", "") == f"gangops submit {job_file('a')}"
     ada.done("-C", str(ada.clone), *arguments, at=code)
     assert "run: {session: true}" in (code / "a.yaml").read_text()
 
