@@ -193,7 +193,7 @@ def _explain_queue(generation: Generation, desired: Desired, name: str) -> tuple
     if queue is None:
         raise NotFound(f"there is no queue {name}", code="UnknownQueue", remedy="gangops get queues")
     told = queue_explained(desired, generation.observed, generation.allocation, queue, now())
-    return queue_page(queue, told.used, told.rooms, told.waiting), "QueueExplanation", told.content()
+    return queue_page(queue, told.used, told.rooms, told.waiting, width()), "QueueExplanation", told.content()
 
 
 _EXPLAINED = {"job": _explain_job, "node": _explain_node, "queue": _explain_queue}

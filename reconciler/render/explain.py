@@ -22,7 +22,7 @@ from reconciler.planner.capacity import Outage
 from reconciler.planner.counterfactual import Change, Counterfactual
 from reconciler.planner.forecast import Forecast
 from reconciler.render.names import one_line, span, when
-from reconciler.render.table import below
+from reconciler.render.table import below, continued
 
 
 def explanation_page(
@@ -113,8 +113,9 @@ def node_page(
 
 
 def queue_page(
-    queue: Queue, used: Mapping[GpuType, int], rooms: Mapping[GpuType, int], waiting: Sequence[JobRecord]
-) -> str:
+    queue: Queue, used: Mapping[GpuType, int], rooms: Mapping[GpuType, int], waiting: Sequence[JobRecord],
+    width: int | None = None,
+) -> str:  # fmt: skip
     """How a queue stands, by GPU type, and why its jobs wait: the reasons with most jobs first."""
     lines = [f"Queue {queue.name}{f', below {queue.parent}' if queue.parent else ''}, weight {queue.weight}"]
     for kind in sorted({*used, *rooms, *queue.guaranteed, *queue.ceiling}):
@@ -130,7 +131,8 @@ def queue_page(
     for code, records in sorted(codes.items(), key=lambda row: (-len(row[1]), row[0])):
         first = records[0]
         lines.append(f"  {len(records)} wait: {code}, for example {first.job}: {one_line(sentence(first.reason))}")
-    return "\n".join(lines if codes else [*lines, "  nobody waits"])
+    lines += [] if codes else ["  nobody waits"]
+    return "\n".join(row for line in lines for row in continued(line, width))
 
 
 def _asked(job: Job) -> str:

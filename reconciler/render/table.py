@@ -44,6 +44,16 @@ def below(text: str, width: int | None, indent: str = _INDENT) -> list[str]:
     )
 
 
+def continued(line: str, width: int | None) -> list[str]:
+    """The line, and what of it is too wide below it, indented four deeper than the line is."""
+    indent = line[: len(line) - len(line.lstrip())]
+    if width is None or len(line) <= width:
+        return [line]
+    return textwrap.wrap(
+        line.lstrip(), width, initial_indent=indent, subsequent_indent=f"{indent}    ", break_on_hyphens=False
+    )
+
+
 def _narrowed(widths: Sequence[int], width: int) -> list[int]:
     """Widths that fit in `width` with their gaps, as far as no column is cut below `_LEAST`: the widest gives first."""
     fitted = list(widths)

@@ -15,7 +15,7 @@ from reconciler.model.units import HOUR, SECOND, Instant, JobKey, NodeName
 from reconciler.planner.forecast import Forecast
 from reconciler.render.explain import explanation_page, reason_code
 from reconciler.render.names import gpu_hours, gpus_of, one_line, places, share, span, when
-from reconciler.render.table import table
+from reconciler.render.table import continued, table
 from reconciler.render.view import (
     condition,
     gpu_signs,
@@ -256,3 +256,9 @@ def test_jobs_whose_queue_is_gone_are_counted_in_a_line_of_their_own() -> None:
     desired = replace(DESIRED, quotas=replace(DESIRED.quotas, queues=left))
     lines = queue_table(desired, AFTER.jobs, 80).splitlines()
     assert lines[-1].split() == ["(orphaned)", "-", "4", "-", "-", "-"]
+
+
+def test_a_line_that_is_too_wide_goes_on_below_itself() -> None:
+    line = "  H100-SXM5-80GB: holds 80; guaranteed 64, borrows 16, at most 96; room for 16 more"
+    assert continued(line, None) == [line]
+    assert continued(line, 80) == [line[:-5], "      more"]
