@@ -21,7 +21,8 @@ from reconciler.runtime.authoring import (
 from reconciler.runtime.clone import open_clone
 
 _NEXT = """
-Next: edit them, `gangops validate`, then commit and push branch main.
+Next: edit them, `gangops validate`, `git init` unless it
+is in a clone, then commit and push branch main.
 Then, where the reconciler runs: write reconciler.toml, `gangops init --state`,
 `gangops reconcile`."""
 
@@ -127,8 +128,12 @@ def _print_text(checked: Checked) -> None:
     errors = sum(d.is_error for d in checked.diagnostics)
     warnings = len(checked.diagnostics) - errors
     told = f"{checked.files} files: "
-    told += "no problems" if not checked.diagnostics else f"{errors} errors, {warnings} warnings"
+    told += "no problems" if not checked.diagnostics else f"{_count(errors, 'error')}, {_count(warnings, 'warning')}"
     click.echo(told, err=errors > 0)
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def _row(d: Diagnostic) -> dict[str, object]:

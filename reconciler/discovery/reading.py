@@ -60,7 +60,7 @@ def read(content: bytes, kind: Kind | None = None) -> Parsed:
         return failure(kind, "EMPTY", "the file has no content")
     kind = kind or kind_of(text)
     if kind is None:
-        return failure(None, "UNKNOWN_KIND", "the text looks like none of the formats that are read; name one")
+        return failure(None, "UNKNOWN_KIND", "the text looks like none of the formats that are read; --kind names one")
     parsed = PARSERS[kind](text)
     if parsed.status is not Status.ERROR and kind not in _SELF_CLOSING and not text.endswith("\n"):
         remark = Remark(code="NO_LINE_END", reason="the last line has no end: it may be cut, its last value wrong")

@@ -19,7 +19,7 @@ def unknown_queue(item: Item, name: str, known: Iterable[str], *path: str | int)
         "Queue does not exist",
         f'{item.kind} "{item.name}" names queue "{name}"; no document of kind Queue has that name.',
         *path,
-        remedy=f"{guess} Or add it under cluster-state/queues/.".strip(),
+        remedy=f"{guess} Or add it under cluster-state/queues/." if guess else "Add it under cluster-state/queues/.",
     )
 
 

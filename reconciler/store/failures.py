@@ -102,7 +102,9 @@ _ABOUT_THE_REMOTE: tuple[tuple[re.Pattern[str], Make], ...] = (
             r"does not appear to be a git repository|[Rr]epository .*(?:not found|does not exist)|RPC failed|"
             r"Connection closed|invalid index-pack output"
         ),
-        _unreachable("RemoteUnreachable", "Check the address, the network and the server; work goes on meanwhile."),
+        _unreachable(
+            "RemoteUnreachable", "Check the address, the network and the server; running jobs go on meanwhile."
+        ),
     ),
 )
 

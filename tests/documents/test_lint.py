@@ -211,7 +211,12 @@ def test_windows_over_unknown_nodes_and_queues() -> None:
     assert [(d.code, d.place.line) for d in found] == [("MaintenanceUnknownNode", 5), ("UnknownQueue", 9)]
     assert "gpu-05" in found[0].detail
     assert "gpu-04" not in found[0].detail.replace("gpu-05", "")
-    assert 'Did you mean "research"?' in found[1].remedy
+    assert found[1].remedy == 'Did you mean "research"? Or add it under cluster-state/queues/.'
+
+
+def test_a_queue_like_no_other_is_to_be_added() -> None:
+    found = problems(changed(QUEUES, "parent: root", "parent: zzz"))
+    assert [d.remedy for d in found if d.code == "UnknownQueue"] == ["Add it under cluster-state/queues/."]
 
 
 @pytest.mark.parametrize(
