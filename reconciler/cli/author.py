@@ -21,8 +21,8 @@ from reconciler.runtime.authoring import (
 from reconciler.runtime.clone import open_clone
 
 _NEXT = """
-Next: edit them, `gangops validate`, `git init` unless it
-is in a clone, then commit and push branch main.
+Next: edit them, `gangops validate`, `git init -b main` unless it is a clone
+already, commit, and push branch main to a git remote.
 Then, where the reconciler runs: write reconciler.toml, `gangops init --state`,
 `gangops reconcile`."""
 

@@ -56,7 +56,9 @@ def explanation_page(
             starts.append((f"at {when(expected.p90)}", "as it is, if none runs longer than 9 in 10 did"))
     if starts:
         column = max(len(row[0]) for row in starts)
-        lines += ["", "It would start", *(f"  {at:<{column}}  {how}" for at, how in starts)]
+        lines += ["", "It would start"]
+        for at, how in starts:
+            lines += continued(f"  {at:<{column}}  {how}", width, column + 2)
     if expected is not None and job is not None and job.start_before is not None and expected.at > job.start_before:
         lines.append(f"! It was to start before {when(job.start_before)}; as things are it will not.")
     return "\n".join([*lines, "", f"Decision #{generation}. The same answer again: gangops replay {generation}"])

@@ -44,13 +44,13 @@ def below(text: str, width: int | None, indent: str = _INDENT) -> list[str]:
     )
 
 
-def continued(line: str, width: int | None) -> list[str]:
-    """The line, and what of it is too wide below it, indented four deeper than the line is."""
+def continued(line: str, width: int | None, hang: int = 4) -> list[str]:
+    """The line, and what of it is too wide below it, indented `hang` deeper than the line is."""
     indent = line[: len(line) - len(line.lstrip())]
     if width is None or len(line) <= width:
         return [line]
     return textwrap.wrap(
-        line.lstrip(), width, initial_indent=indent, subsequent_indent=f"{indent}    ", break_on_hyphens=False
+        line.lstrip(), width, initial_indent=indent, subsequent_indent=indent + " " * hang, break_on_hyphens=False
     )
 
 

@@ -262,3 +262,7 @@ def test_a_line_that_is_too_wide_goes_on_below_itself() -> None:
     line = "  H100-SXM5-80GB: holds 80; guaranteed 64, borrows 16, at most 96; room for 16 more"
     assert continued(line, None) == [line]
     assert continued(line, 80) == [line[:-5], "      more"]
+    assert continued("  in 40s  with `gpus: 16` (disturbs 1 job)", 30, 8) == [
+        "  in 40s  with `gpus: 16`",
+        "          (disturbs 1 job)",
+    ]
