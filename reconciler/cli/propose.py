@@ -179,7 +179,8 @@ def _offered(clone: Clone, proposal: Proposal, commit: str, wishes: Wishes) -> A
             click.echo(f"{why}: {'open the request by the link' if link else 'the branch is pushed'}", err=True)
         return None
     change = proposal.change
-    told = [words.total(proposal.plan)] if proposal.plan is not None else []
+    plan = proposal.plan
+    told = [*words.over_ceilings(plan), words.total(plan)] if plan is not None else []
     try:
         pull = gh.open(clone.desired, proposal.branch, change.title, body_of(change.body, change.verb, told))
     except GangOpsError:

@@ -9,9 +9,11 @@ import pytest
 
 from reconciler.errors import ExitStatus
 from reconciler.render.plan import Plan, plan_markdown, plan_text
+from reconciler.render.plan.cluster import _over
 from reconciler.render.plan.forms import exit_status
 from reconciler.render.plan.machine import plan_from_json, plan_schema, plan_text_json
 from reconciler.render.plan.page import plan_page
+from reconciler.render.plan.text import plan_brief
 from tests.render.conftest import Golden
 from tests.render.pulls import PULLS, Site
 
@@ -74,6 +76,28 @@ def test_the_headline_names_the_biggest_consequence(name: str, told: str, plans:
         .splitlines()[2]
         .startswith(f"### gangops plan: `{plans[name].basis.cluster}` — {told} ·")
     )
+
+
+def test_a_ceiling_below_what_runs_says_so_in_every_form(plans: dict[str, Plan]) -> None:
+    plan = plans["quota-cut"]  # vision holds 176 and gets a ceiling of 96
+    told = "Queue vision holds 176 H100 of at most 96 now: nobody is stopped for it, and nothing of it starts"
+    brief, comment, page = plan_brief(plan), plan_markdown(plan), plan_page(plan)
+    for form in (plan_text(plan), brief, comment, page):
+        assert told in " ".join(form.split())
+        assert form.count("holds 176") == 1  # nlp holds less than its ceiling
+    quotas = json.loads(plan_text_json(plan))["quotas"]
+    assert {one["queue"]: one.get("overCeiling") for one in quotas if one["queue"] in ("nlp", "vision")} == {
+        "nlp": None,
+        "vision": 176 - 96,
+    }
+
+
+@pytest.mark.parametrize(
+    ("used", "was", "ceiling", "over"),
+    [(80, None, 48, 32), (80, 96, 48, 32), (80, 40, 48, 0), (80, 48, 48, 0), (48, 96, 48, 0), (80, 48, None, 0)],
+)
+def test_only_a_ceiling_that_is_new_or_lower_is_news(used: int, was: int | None, ceiling: int | None, over: int) -> None:
+    assert _over(used, was, ceiling) == over
 
 
 def test_who_pays_stands_above_every_fold(plans: dict[str, Plan]) -> None:

@@ -105,7 +105,15 @@ def quota_lines(
                 after=will_use,
                 guaranteed_before=was_guaranteed if was_guaranteed != guaranteed else None,
                 ceiling_before=was_ceiling if was_ceiling != ceiling else None,
+                over_ceiling=_over(will_use, was_ceiling, ceiling),
             )  # fmt: skip
+
+
+def _over(used: int, was: int | None, ceiling: int | None) -> int:
+    """GPUs in use above a ceiling that is new or lower than it was; above one of before is no news."""
+    if ceiling is None or (was is not None and was <= ceiling):
+        return 0
+    return max(0, used - ceiling)
 
 
 def tree_order(desired: Desired) -> Iterator[tuple[QueueName, int]]:

@@ -77,6 +77,7 @@ def _render(plan: Plan, detail: _Detail, more: str) -> str:
         _title(plan),
         _verdict(plan),
         _victims(plan, detail),
+        _over(plan, detail),
         _figures(plan),
         _jobs(plan, detail),
         _slips(plan, detail),
@@ -130,6 +131,12 @@ def _victims(plan: Plan, detail: _Detail) -> str:
     ]
     table = "\n".join(["| | job | GPUs | where | what it costs it |", "|:--|:--|--:|:--|:--|", *rows])
     return f"{head}\n\n{table}{_rest(len(victims) - len(shown), 'job that pays', 'jobs that pay')}"
+
+
+def _over(plan: Plan, detail: _Detail) -> str:
+    told = words.over_ceilings(plan)
+    shown = told[: detail.lines]
+    return "\n".join(f"- ⚠️ {prose(one)}" for one in shown) + _rest(len(told) - len(shown), "more queue", "more queues")
 
 
 def _figures(plan: Plan) -> str:

@@ -183,7 +183,10 @@ class Slip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaLine:
-    """One queue and GPU type, in GPUs, once all that stops has stopped. `ceiling` None: there is no limit."""
+    """One queue and GPU type, in GPUs, once all that stops has stopped. `ceiling` None: there is no limit.
+
+    `over_ceiling`: so many of `after` are above a ceiling that the change sets or lowers; they go on.
+    """
 
     queue: str
     depth: int
@@ -194,6 +197,7 @@ class QuotaLine:
     ceiling: int | None = None
     guaranteed_before: int | None = None
     ceiling_before: int | None = None
+    over_ceiling: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

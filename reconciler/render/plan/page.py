@@ -64,6 +64,7 @@ def plan_page(plan: Plan) -> str:
         headline=words.headline(plan),
         verdict=words.verdict(plan),
         total=words.total(plan),
+        over=words.over_ceilings(plan),
         figures=words.figures(plan) if plan.rows or plan.before != plan.after else [],
         tables=[
             ("Who pays", victims, len(plan.victims) - len(victims)),

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from reconciler.render.names import one_line
 from reconciler.render.plan import words
 from reconciler.render.plan.model import COUNTED, Basis, Finding, Plan, Row, Step
-from reconciler.render.table import below
+from reconciler.render.table import below, continued
 from reconciler.render.tidying import hop_line, tidying_line
 
 WIDTH = 80
@@ -19,6 +19,7 @@ _RACKS = 24
 _FINDINGS = 50
 _DRIFT = 8
 _HOPS = 4
+_OVER = 16
 _INDENT = " " * 6
 
 
@@ -32,6 +33,7 @@ def plan_text(plan: Plan, width: int | None = None) -> str:
         [head, *_assumed(plan, columns)],
         _verdict(plan, columns),
         list(_jobs(plan, columns)),
+        _over(plan, columns),
         list(_slips(plan)),
         list(_figures(plan)),
         list(_quotas(plan)),
@@ -51,6 +53,7 @@ def plan_brief(plan: Plan, width: int | None = None) -> str:
         _assumed(plan, columns),
         _verdict(plan, columns),
         list(_jobs(plan, columns)),
+        _over(plan, columns),
         list(_slips(plan)),
         list(_new_findings(plan, columns)),
         list(below(words.total(plan), columns, "")),
@@ -76,6 +79,10 @@ def _verdict(plan: Plan, width: int) -> list[str]:
     if not told:
         return []
     return [f"! {words.headline(plan).upper()}" if plan.removals else "! NOT TO BE MERGED", *below(told, width, "  ")]
+
+
+def _over(plan: Plan, width: int) -> list[str]:
+    return [line for told in words.over_ceilings(plan)[:_OVER] for line in continued(f"! {plain(told)}", width, 2)]
 
 
 # --- jobs ---

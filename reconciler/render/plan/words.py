@@ -245,7 +245,20 @@ def told_quotas(plan: Plan) -> list[QuotaLine]:
     return [
         line
         for line in plan.quotas
-        if line.before != line.after or line.guaranteed_before is not None or line.ceiling_before is not None
+        if line.before != line.after
+        or line.guaranteed_before is not None
+        or line.ceiling_before is not None
+        or line.over_ceiling
+    ]
+
+
+def over_ceilings(plan: Plan) -> list[str]:
+    """A sentence for each queue that holds more than it may from now on: a ceiling stops nobody who runs."""
+    return [
+        f"Queue {line.queue} holds {line.after} {line.gpu_type} of at most {line.ceiling} now: nobody is stopped for "
+        "it, and nothing of it starts that would be above its ceiling."
+        for line in plan.quotas
+        if line.over_ceiling
     ]
 
 
