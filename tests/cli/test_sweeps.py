@@ -77,6 +77,14 @@ def test_some_tasks_are_cancelled_and_the_rest_goes_on(ada: Person) -> None:
     assert records[task_key(SWEEP, 3)].state is JobState.RUNNING
 
 
+def test_tasks_that_never_ran_are_cancelled_not_finished(ada: Person) -> None:
+    ada.lab.desire({job_file("late"): TEXT.replace("name: sweep", "name: late").replace("maxParallel: 2", "maxParallel: 1")})
+    ada.lab.desk("two").settle()
+    told = ada.done("cancel", "nlp/late", "--tasks", "1-3", "--yes").stdout
+    assert "3 cancelled" in told
+    assert "finished" not in told
+
+
 def test_a_task_that_failed_runs_once_more(ada: Person) -> None:
     told = ada.done("rerun", "nlp/sweep", "--tasks", "1", "--yes").stdout
     assert proposed(ada) == TEXT.replace("maxParallel: 2", 'maxParallel: 2, rerun: ["1"]')

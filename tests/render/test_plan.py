@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from reconciler.model.allocation import JobRecord, Promise
-from reconciler.model.lifecycle import Cause, JobState, Phase
+from reconciler.model.lifecycle import Cause, JobState, Outcome, Phase
 from reconciler.model.observed import JobObservation, Observed
 from reconciler.model.reasons import ReasonCode, reason
 from reconciler.model.units import HOUR, MINUTE, SECOND, ClassName, Digest, Gpus, GpuSeconds, Instant, JobKey
@@ -75,6 +75,7 @@ RUNS, WAITS, HELD = record(JobState.RUNNING), record(JobState.PENDING), record(J
 STARTS = record(JobState.STARTING, phase=Phase.PREPARE, attempt=2)
 PROMISED = record(JobState.PROMISED, promise=Promise(placement=ELSEWHERE, made=NOW, deadline=NOW, waiting_for=()))
 ENDED = record(JobState.FINISHED, digest=Digest("another run"))
+CANCELLED = record(JobState.FINISHED, outcome=Outcome.CANCELLED)
 STOPS = record(JobState.STOPPING, cause=Cause.PREEMPTED, phase=Phase.CHECKPOINT)
 
 
@@ -103,6 +104,10 @@ STOPS = record(JobState.STOPPING, cause=Cause.PREEMPTED, phase=Phase.CHECKPOINT)
         (WAITS, replace(WAITS, reason=reason(ReasonCode.CAPACITY, need=1, free=0, evictable=0, releasing=0)), None),
         (WAITS, replace(WAITS, digest=Digest("other")), Step.CHANGE),
         (WAITS, HELD, Step.HOLD),
+        (WAITS, CANCELLED, Step.CANCEL),
+        (None, CANCELLED, Step.CANCEL),
+        (CANCELLED, replace(CANCELLED, digest=Digest("other")), Step.REPLACE),
+        (RUNS, replace(CANCELLED, outcome=Outcome.SUCCEEDED), Step.FINISH),
         (WAITS, None, Step.DROP),
         (None, None, None),
     ],

@@ -53,6 +53,7 @@ _ICONS = {
     Step.WAIT: "⏸️",
     Step.HOLD: "⏸️",
     Step.CHANGE: "✏️",
+    Step.CANCEL: "⏹️",
     Step.DROP: "🗑️",
 }
 

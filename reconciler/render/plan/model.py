@@ -33,6 +33,7 @@ class Step(StrEnum):
     CHANGE = "change"
     RELEASE = "release"
     FINISH = "finish"
+    CANCEL = "cancel"
     DROP = "drop"
     PHASE = "phase"
 
@@ -60,6 +61,7 @@ SIGNS: dict[Step, str] = {
     Step.CHANGE: "~",
     Step.RELEASE: "-",
     Step.FINISH: "=",
+    Step.CANCEL: "-",
     Step.DROP: "-",
     Step.PHASE: "~",
 }
@@ -82,6 +84,7 @@ COUNTED: dict[Step, tuple[str, str]] = {
     Step.CHANGE: ("changed in place", "changed in place"),
     Step.RELEASE: ("released", "released"),
     Step.FINISH: ("finished", "finished"),
+    Step.CANCEL: ("cancelled", "cancelled"),
     Step.DROP: ("removed", "removed"),
     Step.PHASE: ("in progress", "in progress"),
 }

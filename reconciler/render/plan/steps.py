@@ -7,7 +7,7 @@ reported since moves jobs as well; those steps are told by the decision's own wo
 from __future__ import annotations
 
 from reconciler.model.allocation import JobRecord, Placement
-from reconciler.model.lifecycle import Cause, JobState
+from reconciler.model.lifecycle import Cause, JobState, Outcome
 from reconciler.model.units import JobKey
 from reconciler.planner.changes import changes_between
 from reconciler.render.plan.model import Step
@@ -28,6 +28,8 @@ def step_of(key: JobKey, before: JobRecord | None, after: JobRecord | None) -> S
         before is None or before.state is not JobState.STOPPING or before.cause is not after.cause
     ):
         return _stopping(after)
+    if after.outcome is Outcome.CANCELLED and (before is None or before.state is not JobState.FINISHED):
+        return Step.CANCEL
     if before is None:
         return Step(_told(key, None, after))
     if before.state in _GETS and after.state in _WAITS:

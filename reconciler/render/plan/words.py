@@ -90,7 +90,7 @@ def comm(row: Row) -> str:
 
 def timing(row: Row, at: Instant) -> str:
     """When it starts, and when it would have; "" when nothing can be told."""
-    if row.step in (Step.PLACE, Step.START, Step.RUNNING, Step.FINISH, Step.DROP, Step.STOP):
+    if row.step in (Step.PLACE, Step.START, Step.RUNNING, Step.FINISH, Step.CANCEL, Step.DROP, Step.STOP):
         return ""
     if row.starts is None and row.would_start is None:
         return ""
