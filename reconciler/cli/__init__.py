@@ -104,8 +104,21 @@ def _our_bug(err: Exception) -> GangOpsError:
 
 def _tell(err: GangOpsError) -> None:
     if isinstance(err, InvalidInput):
-        click.echo(err.message, err=True)
+        click.echo(_fitted(err.message), err=True)
         return
-    click.echo(f"error[{err.code}]: {err.message}", err=True)
+    click.echo(_fitted(f"error[{err.code}]: {err.message}"), err=True)
     if err.remedy:
-        click.echo(f"  {err.remedy}", err=True)
+        click.echo(_fitted(f"  {err.remedy}"), err=True)
+
+
+def _fitted(text: str) -> str:
+    """The text with its lines broken between words at the edge of the terminal; as it is off one, where tools read it."""
+    try:
+        width = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):  # no terminal, or no file at all
+        return text
+    from reconciler.render.table import continued
+
+    return "\n".join(
+        row for line in text.split("\n") for row in continued(line, width or 80, 0 if line[:1] == " " else 2)
+    )

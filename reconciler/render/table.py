@@ -45,13 +45,14 @@ def below(text: str, width: int | None, indent: str = _INDENT) -> list[str]:
 
 
 def continued(line: str, width: int | None, hang: int = 4) -> list[str]:
-    """The line, and what of it is too wide below it, indented `hang` deeper than the line is."""
+    """The line, and what of it is too wide below it, indented `hang` deeper than the line is; a path is never cut."""
     indent = line[: len(line) - len(line.lstrip())]
     if width is None or len(line) <= width:
         return [line]
     return textwrap.wrap(
-        line.lstrip(), width, initial_indent=indent, subsequent_indent=indent + " " * hang, break_on_hyphens=False
-    )
+        line.lstrip(), width, initial_indent=indent, subsequent_indent=indent + " " * hang, break_on_hyphens=False,
+        break_long_words=False,
+    )  # fmt: skip
 
 
 def _narrowed(widths: Sequence[int], width: int) -> list[int]:

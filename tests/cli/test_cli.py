@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import click
@@ -247,3 +251,25 @@ def test_every_value_of_an_event_can_be_logged(capsys: pytest.CaptureFixture[str
     plain, tree = capsys.readouterr().err.splitlines()
     assert plain.split(None, 1)[1] == "withheld       who ['ada', 'grace']  lacks 0"
     assert json.loads(tree).items() >= {"event": "notification-late", "notice": "Failed"}.items()
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_an_error_is_broken_between_words_at_the_edge_of_a_terminal_only(columns: int) -> None:
+    script = "import sys; sys.argv[1:] = ['explain', 'code', 'Zzzz']; from reconciler.cli import main; main()"
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    run = [sys.executable, "-c", script]
+    with open(ours, "rb", buffering=0) as shown:  # noqa: PTH123  a descriptor
+        subprocess.run(run, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=theirs, check=False)
+        os.write(theirs, b"\0")  # what was printed ends here
+        os.close(theirs)
+        text = b""
+        while not text.endswith(b"\0"):
+            text += shown.read(4096)
+    lines = text.decode().strip("\0").splitlines()
+    assert lines[0] == "error[UnknownCode]: Zzzz is not a reason"[:columns] or columns == 80
+    assert max(map(len, lines)) <= columns
+    assert all(line.startswith("  ") for line in lines[1:])
+    piped = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False).stderr
+    assert len(piped.splitlines()) == 2
+    assert " ".join(text.decode().strip("\0").split()) == " ".join(piped.split())
