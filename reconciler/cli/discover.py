@@ -15,6 +15,7 @@ from reconciler.discovery.live.source import Source
 from reconciler.documents.check import check_file
 from reconciler.documents.edit import new_document
 from reconciler.errors import InvalidInput, NotFound
+from reconciler.render.plan.words import count
 from reconciler.runtime.authoring import repository_files, write_files
 from reconciler.runtime.inventory import racks_with_switches, with_node
 
@@ -84,7 +85,8 @@ def _print(machine: Machine, described: Description) -> None:
 
 def summary(machine: Machine) -> list[str]:
     """What was found, a line a thing."""
-    lines = [f"{machine.host}: {len(machine.gpus)} GPUs, {len(machine.nics)} NICs, {len(machine.numa)} NUMA nodes"]
+    parts = ((machine.gpus, "GPU"), (machine.nics, "NIC"), (machine.numa, "NUMA node"))
+    lines = [f"{machine.host}: {', '.join(count(len(found), noun) for found, noun in parts)}"]
     lines += [f"NUMA node {n.id}: CPUs {n.cpus or 'none'}, {n.memory >> 20} MiB" for n in machine.numa]
     lines += [
         f"{n.name}: {n.kind}, {'up' if n.up else 'down'}"

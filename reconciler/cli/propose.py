@@ -65,7 +65,7 @@ _OPTIONS = (
                  "with --pr, merge as soon as the checks pass."),
     click.option("--timeout", type=click.IntRange(1), default=3600, help="Seconds to --wait at most.", show_default=True),
     click.option("-o", "--output", type=click.Choice(["table", "json", "name"]), default="table",
-                 help="How to print; JSON is versioned, `name` is the branch alone."),
+                 help="How to print; JSON is versioned, `name` is the branch alone, with --dry-run the files that would change."),
 )  # fmt: skip
 reason_option = click.option(
     "-m", "--message", "--reason", "why", default="", help="Why: goes into the commit and the request."
@@ -217,6 +217,8 @@ def _result(wishes: Wishes, proposal: Proposal, *, commit: str, pull: str, link:
         print_json("Proposal", proposal_json(told))
         return
     if not commit:
+        if wishes.output == "name":
+            click.echo("\n".join(sorted(change.files)))
         return
     if wishes.output == "name":
         click.echo(pull or proposal.branch)

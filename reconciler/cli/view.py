@@ -17,12 +17,14 @@ from reconciler.errors import NotFound, UsageError
 from reconciler.model.allocation import JobRecord
 from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import JobState
+from reconciler.model.reasons import blank
 from reconciler.model.units import JobKey, QueueName
 from reconciler.render.arrays import counted, leading
 from reconciler.render.explain import explanation_page, node_page, queue_page, reason_code
 from reconciler.render.names import one_line, when
 from reconciler.render.plan.model import Tidy
 from reconciler.render.story import request_line
+from reconciler.render.table import below
 from reconciler.render.tidying import hop_line, proposed, tidying_line
 from reconciler.render.view import condition, headline, job_table, node_table, queue_table, request_table
 from reconciler.runtime.explained import explained, node_explained, proposals, queue_explained
@@ -147,7 +149,7 @@ def explain(repo: Path, what: str, name: str, output: str, *, fetch: bool) -> No
         if output in {"json", "yaml"}:
             print_tree(output, "ReasonCode", {"code": str(code), "means": means})
         else:
-            click.echo(f"{code}\n  {means}")
+            click.echo("\n".join([str(code), *below(blank(code), width(), "  ")]))
         return
     _, generation, desired = newest(repo, fetch=fetch)
     page, kind, content = _EXPLAINED[what](generation, desired, name)

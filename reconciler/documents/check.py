@@ -273,6 +273,7 @@ def _described(document: Document, problem: Any, model: type[BaseModel]) -> Diag
     elif kind in _EXPECTED:
         code, detail = "WrongType", f"Expected {_EXPECTED[kind]}, found {schema.kind_of(given)}."
         remedy = "Put it in quotes." if kind.startswith("string") and _is_scalar(given) else ""
+        remedy = remedy or _listed_job(path, given)
     elif kind == "literal_error":
         code, detail, remedy = "UnknownValue", f"Expected {context['expected']}.", _meant(given, context["expected"])
     elif kind == "string_pattern_mismatch":
@@ -292,6 +293,14 @@ def _described(document: Document, problem: Any, model: type[BaseModel]) -> Diag
 
 def _is_scalar(given: object) -> bool:
     return isinstance(given, (int, Decimal))  # true and false are integers here
+
+
+def _listed_job(path: Sequence[str | int], given: object) -> str:
+    """How a job that comes first is written, for who wrote its name alone: `spec.after` or an item of it."""
+    if tuple(path[:2]) != ("spec", "after") or len(path) > 3 or not isinstance(given, str):
+        return ""
+    job = given if re.fullmatch(schema.JOB_PATTERN, given) else "QUEUE/NAME"
+    return f"Write after: [{{job: {job}}}]."
 
 
 def _is_echo(given: object, context: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ markdown and JSON say the same thing.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -190,7 +191,28 @@ def _told(name: str, value: Number) -> Number:
     return f"{year:04d}-{month:02d}-{day:02d}T{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}Z"
 
 
+_SEVERAL = re.compile(r"(\{(\w+)\} (?:times|GPUs|ranks|steps|GPU-seconds))\b(?! (?:are|were|it)\b)")
+_CAPITAL = re.compile(r"[A-Z]")
+
+
+def _one(found: re.Match[str], why: Reason) -> str:
+    """`1 time`, where the number is one; its verb would have to change as well, so what has one stays."""
+    return found[1][:-1] if why.number(found[2]) == 1 else found[1]
+
+
+def blank(code: ReasonCode) -> str:
+    """The sentence of a code for people, without numbers: `all <ranks> ranks started`."""
+    return re.sub(r"\{(\w+)\}", lambda name: f"<{_CAPITAL.sub(_apart, name[1])}>", SENTENCES[code])
+
+
+def _apart(capital: re.Match[str]) -> str:
+    return f" {capital[0].lower()}"
+
+
 def sentence(why: Reason) -> str:
     """The reason as one clause in English. A number that is missing shows as `?`, never as an error."""
-    told = SENTENCES[why.code].format_map(_Shown((name, _told(name, value)) for name, value in why.numbers))
+    text = SENTENCES[why.code]
+    if any(value == 1 for _, value in why.numbers):
+        text = _SEVERAL.sub(lambda found: _one(found, why), text)
+    told = text.format_map(_Shown((name, _told(name, value)) for name, value in why.numbers))
     return f"{told}; not proved, the search ran out of steps" if ("proved", "false") in why.numbers else told

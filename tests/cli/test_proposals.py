@@ -242,6 +242,11 @@ def test_a_remote_that_is_away_stops_a_change_but_not_a_look_at_it(ada: Person) 
     assert "RemoteUnreachable" in told.stderr
 
 
+def test_a_dry_run_names_the_document_it_would_change(ada: Person) -> None:
+    assert ada.done("suspend", "sft", "--dry-run", "-o", "name").stdout == f"{job_file('sft')}\n"
+    assert ada.branches() == []
+
+
 def test_a_clone_without_a_remote(ada: Person) -> None:
     git(ada.clone, "remote", "remove", "origin")
     assert codes(ada.run("suspend", "sft", "--yes")) == ("NoRemote", ExitStatus.USAGE)

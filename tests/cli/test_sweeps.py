@@ -78,7 +78,9 @@ def test_some_tasks_are_cancelled_and_the_rest_goes_on(ada: Person) -> None:
 
 
 def test_tasks_that_never_ran_are_cancelled_not_finished(ada: Person) -> None:
-    ada.lab.desire({job_file("late"): TEXT.replace("name: sweep", "name: late").replace("maxParallel: 2", "maxParallel: 1")})
+    ada.lab.desire(
+        {job_file("late"): TEXT.replace("name: sweep", "name: late").replace("maxParallel: 2", "maxParallel: 1")}
+    )
     ada.lab.desk("two").settle()
     told = ada.done("cancel", "nlp/late", "--tasks", "1-3", "--yes").stdout
     assert "3 cancelled" in told

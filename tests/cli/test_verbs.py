@@ -112,6 +112,11 @@ def test_plan_of_a_work_in_progress_exits_with_two_only_when_asked(clone: Path) 
     assert json.loads(gangops(clone, "plan", "--head", "origin/main", "-o", "json").stdout)["rows"] == []
 
 
+def test_a_code_is_explained_in_words_for_people() -> None:
+    told = CliRunner().invoke(root, ["explain", "code", "running"])
+    assert told.output == "Running\n  all <ranks> ranks started\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

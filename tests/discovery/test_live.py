@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from reconciler.cli.discover import summary
 from reconciler.cli.root import root as gangops
 from reconciler.discovery.live.capture import capture
 from reconciler.discovery.live.describe import Description, describe
@@ -56,6 +58,13 @@ def test_h100_with_nvswitch_and_eight_rails(tmp_path: Path) -> None:
         (f"mlx5_{rail}", rail, 400_000_000_000, "roce") for rail in range(8)
     ]
     assert described.remarks == ()
+
+
+def test_one_of_a_thing_is_told_as_one(tmp_path: Path) -> None:
+    machine = replay("h100-nvswitch", tmp_path)
+    one = replace(machine, gpus=machine.gpus[:1], nics=machine.nics[:1], numa=machine.numa[:1])
+    assert summary(one)[0] == f"{machine.host}: 1 GPU, 1 NIC, 1 NUMA node"
+    assert summary(machine)[0].startswith(f"{machine.host}: 8 GPUs, ")
 
 
 def test_the_rack_is_found_by_its_switches(tmp_path: Path) -> None:

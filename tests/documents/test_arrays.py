@@ -177,7 +177,7 @@ tasks:
       free: 0
       evictable: 0
       releasing: 0
-    why: "needs 1 GPUs; 0 are free, 0 could be freed, 0 are being released"
+    why: "needs 1 GPU; 0 are free, 0 could be freed, 0 are being released"
 """
     }
 

@@ -81,6 +81,9 @@ def test_a_job_wrong_in_five_ways_gets_five_diagnostics() -> None:
         ("", "{session: {idle: 30m}}", "UnknownField", "spec.run.session", ""),
         ("", "{session: {}}", "UnknownField", "spec.run.session", ""),
         ("", "{session: 30m}", "WrongType", "spec.run.session", ""),
+        ("after: [nlp/wa]", "", "WrongType", "spec.after[0]", "Write after: [{job: nlp/wa}]."),
+        ("after: nlp/wa", "", "WrongType", "spec.after", "Write after: [{job: nlp/wa}]."),
+        ("after: ['*']", "", "WrongType", "spec.after[0]", "Write after: [{job: QUEUE/NAME}]."),
         ("after: [{job: a/b/c}]", "", "BadName", "spec.after[0].job", ""),
     ],
 )

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.model.reasons import SENTENCES, ReasonCode, reason, sentence
+from reconciler.model.reasons import SENTENCES, ReasonCode, blank, reason, sentence
 
 
 def test_every_code_has_a_sentence() -> None:
@@ -16,6 +16,19 @@ def test_every_code_has_a_sentence() -> None:
 
 def test_a_number_that_is_missing_shows_as_a_question_mark() -> None:
     assert "?" in sentence(reason(ReasonCode.BACK_OFF))
+
+
+def test_one_of_a_thing_is_told_as_one() -> None:
+    assert sentence(reason(ReasonCode.BACK_OFF, failures=1, last="x")).startswith("failed 1 time, last: x")
+    assert sentence(reason(ReasonCode.BACK_OFF, failures=2, last="x")).startswith("failed 2 times, last: x")
+    assert sentence(reason(ReasonCode.RUNNING, ranks=1)) == "all 1 rank started"
+    assert sentence(reason(ReasonCode.CAPACITY, need=1)).startswith("needs 1 GPU; ")
+
+
+def test_a_sentence_without_its_numbers_has_no_braces() -> None:
+    assert blank(ReasonCode.RUNNING) == "all <ranks> ranks started"
+    assert blank(ReasonCode.QUOTA_CEILING) == "queue <queue> would hold <would be> of at most <ceiling> <gpu type>"
+    assert not [code for code in ReasonCode if set("{}") & set(blank(code))]
 
 
 @given(st.integers(0, 253_402_300_799))

@@ -96,7 +96,9 @@ def test_a_ceiling_below_what_runs_says_so_in_every_form(plans: dict[str, Plan])
     ("used", "was", "ceiling", "over"),
     [(80, None, 48, 32), (80, 96, 48, 32), (80, 40, 48, 0), (80, 48, 48, 0), (48, 96, 48, 0), (80, 48, None, 0)],
 )
-def test_only_a_ceiling_that_is_new_or_lower_is_news(used: int, was: int | None, ceiling: int | None, over: int) -> None:
+def test_only_a_ceiling_that_is_new_or_lower_is_news(
+    used: int, was: int | None, ceiling: int | None, over: int
+) -> None:
     assert _over(used, was, ceiling) == over
 
 
