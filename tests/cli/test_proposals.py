@@ -242,6 +242,12 @@ def test_a_remote_that_is_away_stops_a_change_but_not_a_look_at_it(ada: Person) 
     assert "RemoteUnreachable" in told.stderr
 
 
+def test_a_ceiling_below_what_a_queue_holds_says_what_that_does(ada: Person) -> None:
+    told = ada.done("quota", "set", "nlp", "--ceiling", "H100=4", "--dry-run").stdout
+    assert "! Queue nlp holds 8 H100 of at most 4 now: nobody is stopped" in told
+    assert "holds" not in ada.done("quota", "set", "nlp", "--ceiling", "H100=4000", "--dry-run").stdout
+
+
 def test_a_dry_run_names_the_document_it_would_change(ada: Person) -> None:
     assert ada.done("suspend", "sft", "--dry-run", "-o", "name").stdout == f"{job_file('sft')}\n"
     assert ada.branches() == []
