@@ -7,7 +7,6 @@ only from a folder that nobody else can write: unlike a document, it is trusted.
 from __future__ import annotations
 
 import contextlib
-import gc
 import hashlib
 import os
 import sys
@@ -18,6 +17,7 @@ from typing import cast
 
 from reconciler import __version__
 from reconciler.documents.kept import again, kept
+from reconciler.documents.loader import bulk
 from reconciler.documents.record import JOBS, TOMBSTONES, read_allocation
 from reconciler.model.units import NodeName
 from reconciler.runtime.beside import both
@@ -49,7 +49,7 @@ def _read(git: Git, commit: str) -> Generation:
     if len(jobs) < _MANY:
         return generation_of(commit, files)
     rest = {path: content for path, content in files.items() if path not in jobs}
-    with _no_collection():
+    with bulk():
         allocation, generation = both(lambda: read_allocation(files), lambda: generation_of(commit, rest))
     return replace(generation, allocation=allocation)
 
@@ -65,7 +65,7 @@ def _kept(file: Path, commit: str, code: bytes) -> Generation | None:
         return None
     if not body.startswith(commit.encode()):
         return None
-    with _no_collection():
+    with bulk():
         found = again(body[len(commit) :])
     if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[0], Generation):
         return None
@@ -125,15 +125,3 @@ def _shapes() -> Iterator[dict[str, object]]:
         for kind in vars(module).values():
             if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__"):
                 yield kind.__annotations__
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Nothing that is being made here is garbage, and looking for it costs more than the reading."""
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if on:
-            gc.enable()
