@@ -231,6 +231,8 @@ def test_gangs_run_where_git_says_and_a_victim_goes_on_from_its_checkpoint(loop:
     loop.job("victim", 32, f"[ $GANGOPS_RESUME = 1 ] && exit 0; {forever}")
     loop.commit("Submit three")
     loop.reaches(lambda: loop.is_in("victim", JobState.RUNNING), "the victim runs")
+    for name in ("gang", "small"):  # what holds GPUs yet would be a victim too
+        loop.reaches(partial(loop.is_in, name, JobState.FINISHED), f"{name} is done")
     loop.job("urgent", 48, "sleep 1", "  priorityClass: urgent\n")
     loop.commit("Something urgent")
     for name in ("gang", "small", "urgent", "victim"):
