@@ -73,11 +73,13 @@ def submit(stage: Stage, *keys: JobKey, text: Callable[[JobKey], str]) -> None:
     stage.commit(f"Submit {', '.join(keys)}", branch="main")
 
 
-def training(stage: Stage, *, gpus: int, priority: str, steps: int = 100_000) -> Callable[[JobKey], str]:
+def training(
+    stage: Stage, *, gpus: int, priority: str, steps: int = 100_000, pace: float = 0.05
+) -> Callable[[JobKey], str]:
     script = stage.folder / "train.py"
     source = Path(sys.modules["reconciler.runtime.demo"].__path__[0]) / "train.py"
     script.write_text(source.read_text())
-    command = [sys.executable, "-I", "-S", str(script), str(steps), "0.05"]
+    command = [sys.executable, "-I", "-S", str(script), str(steps), str(pace)]
 
     def text(key: JobKey) -> str:
         queue, _, name = key.partition("/")

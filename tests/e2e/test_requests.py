@@ -56,7 +56,8 @@ def stage() -> Iterator[Stage]:
 
 
 def test_cancel_now_signals_the_ranks_and_takes_them_away(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    submit(stage, JOB, text=training(stage, gpus=16, priority="research"))
+    # A step takes half a second: no checkpoint is due by itself in the seconds this takes.
+    submit(stage, JOB, text=training(stage, gpus=16, priority="research", pace=0.5))
     stage.until("low runs", 60, state(JOB, JobState.RUNNING))
     log = stage.logs / JOB / "1" / "0.log"
     environment = {
