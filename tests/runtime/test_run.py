@@ -38,9 +38,9 @@ def run_for(desk: Desk, span: int, *, news: bool = False) -> int:
     return rounds
 
 
-def test_without_news_a_round_comes_with_every_cycle(lab: Lab) -> None:
+def test_without_news_a_round_comes_with_every_look_at_the_remote(lab: Lab) -> None:
     desk = running(lab, "sft")
-    assert 10 <= run_for(desk, 60) <= 14  # cycleInterval is 5 s
+    assert 28 <= run_for(desk, 60) <= 32  # pollInterval is 2 s, cycleInterval 5 s
     assert desk.engine.calls[-1] == "stop"
 
 
