@@ -16,6 +16,7 @@ from pathlib import Path
 from reconciler.engines.applied import next_applied
 from reconciler.engines.certificates import LEAF_VALIDITY
 from reconciler.engines.gate import Gate
+from reconciler.engines.news import Newsworthy
 from reconciler.engines.server import SyncRoute
 from reconciler.engines.serving import ServingThread
 from reconciler.engines.sessions import Sessions
@@ -24,7 +25,7 @@ from reconciler.errors import EngineUnavailable, GangOpsError, UsageError
 from reconciler.model.anomaly import NodeVitals
 from reconciler.model.desired import Desired
 from reconciler.model.observed import Observed
-from reconciler.model.units import SECOND, Instant, JobKey, Nanoseconds, NodeName
+from reconciler.model.units import Instant, JobKey, Nanoseconds, NodeName
 from reconciler.ports import Clock, Committed, LiveAttempt
 from reconciler.wire import Refusal
 
@@ -52,7 +53,7 @@ class AgentSettings:
     house: House | None = None
 
 
-class AgentEngine:
+class AgentEngine(Newsworthy):
     """`ports.Engine` over node agents. Every method may be called from any thread. `news` is set when there is some."""
 
     def __init__(self, settings: AgentSettings, clock: Clock, news: threading.Event | None = None) -> None:
@@ -154,17 +155,6 @@ class AgentEngine:
     def rejected(self) -> Mapping[str, int]:
         """Calls that got an error, counted by code since the start."""
         return dict(self._route.rejected)
-
-    def wait(self, timeout: Nanoseconds) -> bool:
-        """Until a fact changes or `wake` (True), or the time is over (False)."""
-        if not self._news.wait(timeout / SECOND):
-            return False
-        self._news.clear()
-        return True
-
-    def wake(self) -> None:
-        """End the present `wait`, or the next one if there is none."""
-        self._news.set()
 
     def stop(self) -> None:
         """Stop listening; held calls are answered. Idempotent."""

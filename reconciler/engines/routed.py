@@ -12,20 +12,21 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from reconciler.engines.news import Newsworthy
 from reconciler.engines.slurm.facts import BOOT_PREFIX
 from reconciler.errors import EngineUnavailable
 from reconciler.model.anomaly import NodeVitals
 from reconciler.model.desired import Desired
 from reconciler.model.inventory import AGENTS, SLURM
 from reconciler.model.observed import JobObservation, NodeCondition, NodeObservation, Observed
-from reconciler.model.units import SECOND, Instant, JobKey, Nanoseconds, NodeName
+from reconciler.model.units import Instant, JobKey, NodeName
 from reconciler.ports import Committed, Engine, LiveAttempt
 from reconciler.wire import decode_orders
 
 Maker = Callable[[], Engine]
 
 
-class RoutedEngine:
+class RoutedEngine(Newsworthy):
     """`ports.Engine` over those that `makers` make, by the name that documents have for them. All of them set `news`
     when there is some."""
 
@@ -95,17 +96,6 @@ class RoutedEngine:
     def vitals(self) -> Mapping[NodeName, NodeVitals]:
         """What nodes say of themselves for people, whoever has them."""
         return {node: at for engine in self._engines.values() for node, at in engine.vitals().items()}
-
-    def wait(self, timeout: Nanoseconds) -> bool:
-        """Until any of them has news, or `wake` (True), or the time is over (False)."""
-        if not self._news.wait(timeout / SECOND):
-            return False
-        self._news.clear()
-        return True
-
-    def wake(self) -> None:
-        """End the present `wait`, or the next one if there is none."""
-        self._news.set()
 
     def stop(self) -> None:
         """Stop all of them."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from reconciler.engines.applied import Applied, next_applied
+from reconciler.engines.news import Newsworthy
 from reconciler.engines.sessions import Hearing, Sessions
 from reconciler.engines.slurm.commands import Commands
 from reconciler.engines.slurm.facts import BOOT_PREFIX, Speaker, boot_id, report_of, speaks
@@ -31,7 +32,7 @@ _HASTE: Final = Nanoseconds(SECOND // 2)
 """Time between two looks while something is starting or stopping."""
 
 
-class SlurmEngine:
+class SlurmEngine(Newsworthy):
     """`ports.Engine` over a Slurm cluster. Every method may be called from any thread.
 
     `cluster` is the cluster id that marks our jobs; `news` is set when there is some. Without `polling` only `poll`
@@ -127,17 +128,6 @@ class SlurmEngine:
     def vitals(self) -> Mapping[NodeName, NodeVitals]:
         """Slurm's daemons tell nothing of that kind."""
         return {}
-
-    def wait(self, timeout: Nanoseconds) -> bool:
-        """Until a fact changes or `wake` (True), or the time is over (False)."""
-        if not self._news.wait(timeout / SECOND):
-            return False
-        self._news.clear()
-        return True
-
-    def wake(self) -> None:
-        """End the present `wait`, or the next one if there is none."""
-        self._news.set()
 
     def stop(self) -> None:
         """Look no more, once what was applied is acted on. Jobs go on. Idempotent."""
