@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -259,8 +260,13 @@ class Hosts:
             host.write("/etc/hosts", "\n".join(known) + "\n")
 
     def install_package(self, name: str) -> None:
-        """What `pip install gangops` leaves on a host."""
-        self.hosts[name].sh("mkdir -p /opt/gangops/bin")
+        """What `pip install gangops` leaves on a host: a command that every account may run.
+
+        The Python and the tree it runs from may be where only root gets in: such folders are opened on this host alone.
+        """
+        used = (ROOT, Path(sys.executable).resolve())
+        folders = " ".join(sorted({shlex.quote(str(folder)) for path in used for folder in path.parents}))
+        self.hosts[name].sh(f"chmod o+x {folders}; mkdir -p /opt/gangops/bin")
         self.hosts[name].write("/opt/gangops/bin/gangops", _GANGOPS, mode="0755")
 
     def make_repository(self, path: str) -> Path:
