@@ -28,7 +28,7 @@ from reconciler.planner.order import Line
 from reconciler.planner.placement import Shape, Spot, shape_of
 from reconciler.planner.preemption import Nobody, Victims, find_victims, is_hopeless
 from reconciler.planner.promise import waiting_for, waits_for_preemptor
-from reconciler.planner.rights import Claim, Standing, borrows_again
+from reconciler.planner.rights import Claim, Rights, borrows_again
 from reconciler.planner.shrink import find_shrinks, shrink
 from reconciler.planner.soon import starts_soon
 from reconciler.planner.spares import take_spares, yield_spares
@@ -47,7 +47,7 @@ class Sweep:
 
     __slots__ = (
         "_arrays", "_cut_short", "_cuts", "_draft", "_first_waiting", "_has_elastic", "_has_spares", "_holds", "_hopeless", "_in_turn", "_movable", "_never", "_no_free", "_no_releasing", "_open_to", "_preemptors", "_untried", "_unprotected",
-        "bookings", "on_free", "soon", "standing", "started", "unproved",
+        "bookings", "on_free", "soon", "rights", "started", "unproved",
     )  # fmt: skip
 
     def __init__(self, draft: Draft) -> None:
@@ -67,7 +67,7 @@ class Sweep:
         self._in_turn = True  # the candidate at hand may use the steps that everybody has in turn
         self._cut_short: set[JobKey] = set()  # for whom a search ended before it had found anybody
         self.unproved: set[explain.Likes] = set()  # for whom no victims were found, which is no proof of anything
-        self.standing = Standing(draft)
+        self.rights = Rights(draft)
         self.bookings = Bookings(draft)
         self._holds = Holds(draft, self.bookings)
         self._movable = Movable(draft)
@@ -102,7 +102,7 @@ class Sweep:
             elif (why := self._arrays.out_of_turn(job)) is not None:
                 explain.settle_waiting(self._draft, self._book(record, job, alike), why)
             elif record.job in self._untried and was_passed_over(record):
-                why = reason(ReasonCode.SEARCH_LIMIT, steps=self.standing.effort.spent)
+                why = reason(ReasonCode.SEARCH_LIMIT, steps=self.rights.standing.effort.spent)
                 explain.settle_waiting(self._draft, self._book(record, job, alike), why)
             elif record.job in self.soon:
                 why = reason(ReasonCode.STARTS_SOON, at=self.soon[record.job])
@@ -138,7 +138,7 @@ class Sweep:
         if record.hold is not None:
             return self._holds.gather(record, job)
         if alike not in self._unprotected:
-            held = self._holds.gather_protected(record, job, self.standing)
+            held = self._holds.gather_protected(record, job, self.rights)
             if held is not None:
                 return held
             self._unprotected.add(alike)
@@ -227,7 +227,7 @@ class Sweep:
             return False
         unsure(draft.now)  # who goes there is tried in the order of what they have lost by now
         with self.bookings.lifted(self._open_to):
-            found = mixed_victims(draft, record, job, [self.standing.claim(job, kind) for kind in types])
+            found = mixed_victims(draft, record, job, [self.rights.claim(job, kind) for kind in types])
             if found is None:
                 return False
             spot, gangs = found
@@ -261,9 +261,9 @@ class Sweep:
         if not self._has_spares:
             return False
         with self.bookings.lifted(self._open_to):
-            spot = yield_spares(self._draft, record, job, kind, self.standing.claim(job, kind))
+            spot = yield_spares(self._draft, record, job, kind, self.rights.claim(job, kind))
             if spot is not None:
-                self.standing.forget()  # others hold less now
+                self.rights.standing.forget()  # others hold less now
                 self._draft.start(record, job, spot)
         return spot is not None
 
@@ -273,7 +273,7 @@ class Sweep:
         if self._preemptors >= MAX_PREEMPTORS or not self._has_elastic:
             return False
         with self.bookings.lifted(self._open_to):
-            found = find_shrinks(draft, record, job, kind, self.standing.claim(job, kind), self._cuts)
+            found = find_shrinks(draft, record, job, kind, self.rights.claim(job, kind), self._cuts)
             if found is None or self._soon(record, job, kind, found.jobs):
                 return False
             for gang in found.gangs:
@@ -313,7 +313,7 @@ class Sweep:
         tried anew."""
         self._arrays.disturbed(job)
         self._preemptors += 1
-        self.standing.forget(gangs)
+        self.rights.standing.forget(gangs)
         self._movable.forget(gangs)
         self._no_releasing.clear()
         self._hopeless.clear()
@@ -323,10 +323,10 @@ class Sweep:
         draft = self._draft
         if self._preemptors >= MAX_PREEMPTORS:
             return False
-        claim = self.standing.claim(job, kind)
+        claim = self.rights.claim(job, kind)
         if is_hopeless(draft, job, kind, claim):
             return False
-        if not self.standing.effort.begin(passed_over=was_passed_over(record), in_turn=self._in_turn):
+        if not self.rights.standing.effort.begin(passed_over=was_passed_over(record), in_turn=self._in_turn):
             self._untried.add(record.job)
             unsure(draft.now)
             return False

@@ -74,7 +74,7 @@ def attempt(desired: Desired, observed: Observed, previous: Allocation, now: Ins
     improve(draft, sweep.on_free)
     tidying, moved = defragment(draft, previous.moved)
     # 8. A reason for everyone who waits.
-    explainer = explain.Explainer(draft, sweep.standing, sweep.bookings, sweep.unproved)
+    explainer = explain.Explainer(draft, sweep.rights, sweep.bookings, sweep.unproved)
     for record, job, alike in waiting:
         explain.settle_waiting(draft, record, explainer.why(record, job, alike))
     sweep.bookings.lift_all()

@@ -29,7 +29,7 @@ from reconciler.planner.mixed import could_fit
 from reconciler.planner.order import SortKey
 from reconciler.planner.placement import Shape, Spot, Unfit
 from reconciler.planner.promise import waits_for_preemptor
-from reconciler.planner.rights import Claim, Standing, borrows_again
+from reconciler.planner.rights import Claim, Rights, borrows_again
 from reconciler.topology.drift import numbers_of
 
 NEVER: Final = frozenset({ReasonCode.NEVER_FITS, ReasonCode.NEVER_FITS_QUOTA, ReasonCode.GPU_TYPE_MISSING})
@@ -123,19 +123,19 @@ class Explainer:
     """The reasons of a whole sweep's waiting jobs."""
 
     __slots__ = (
-        "_arrays", "_bookings", "_draft", "_idle", "_idle_gpus", "_known", "_passing", "_promised", "_promised_on", "_shut", "_standing",
+        "_arrays", "_bookings", "_draft", "_idle", "_idle_gpus", "_known", "_passing", "_promised", "_promised_on", "_shut", "_rights",
         "_lifted", "_unowned", "_unproved", "_with_promised",
     )  # fmt: skip
 
     def __init__(
         self,
         draft: Draft,
-        standing: Standing,
+        rights: Rights,
         bookings: Bookings | None = None,
         unproved: AbstractSet[Likes] = frozenset(),
     ) -> None:
         """`unproved`: for these a search for victims was not made, or not to its end."""
-        self._draft, self._standing, self._unproved = draft, standing, unproved
+        self._draft, self._rights, self._unproved = draft, rights, unproved
         self._arrays = Arrays(draft.records.values())
         self._bookings = bookings if bookings is not None else Bookings(draft)
         self._known: dict[tuple[Likes, Openness], Reason] = {}
@@ -345,7 +345,7 @@ class Explainer:
         """
         draft, need = self._draft, job.gpus
         free = {kind: draft.supply.engines[kind].free_gpus() for kind in types}
-        claims = [self._standing.claim(job, kind) for kind in types]
+        claims = [self._rights.claim(job, kind) for kind in types]
         evictable, protected = sum(claim.most() for claim in claims), sum(claim.protected() for claim in claims)
         total = sum(free.values())
         could = {kind: free[kind] + self._passed_on(record, job, kind) for kind in types}
@@ -402,7 +402,7 @@ def blockers_of(
         or borrows_again(draft, record, job)
         or draft.shares.why(job, elastic.smallest(job).gpus)
     )
-    found = tuple(Explainer(draft, Standing(draft)).blockers(record, job))
+    found = tuple(Explainer(draft, Rights(draft)).blockers(record, job))
     return (after, *found) if after is not None else found
 
 

@@ -23,7 +23,7 @@ from reconciler.planner.memo import masks_of
 from reconciler.planner.placement import Spot
 from reconciler.planner.profile import NEVER, NOW
 from reconciler.planner.reservation import spot_of
-from reconciler.planner.rights import Standing
+from reconciler.planner.rights import Rights
 from reconciler.topology.tree import GpuMask, NodeIndex
 
 MOST: Final = 8  # holds of one GPU type
@@ -92,7 +92,7 @@ class Holds:
             self._bookings.hold(record, job, kind, masks, self._complete_at(kind, masks))
         return record
 
-    def gather_protected(self, record: JobRecord, job: Job, standing: Standing) -> JobRecord | None:
+    def gather_protected(self, record: JobRecord, job: Job, rights: Rights) -> JobRecord | None:
         """The job with a hold at once, when only protections that end soon are in its way: fresh borrowers, each young,
         would keep it out for ever. None when that is not so."""
         draft = self._draft
@@ -104,7 +104,7 @@ class Holds:
         for kind in draft.types_for(job):
             if not self._room(kind, job.gpus):
                 continue
-            claim = standing.claim(job, kind)
+            claim = rights.claim(job, kind)
             soon = [one.record for one in claim.kept if one.until is not None and one.until <= latest]
             if not soon:
                 continue

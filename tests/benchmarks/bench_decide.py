@@ -21,7 +21,7 @@ from reconciler.model.units import Gpus, Instant
 from reconciler.planner import admit, explain
 from reconciler.planner.decide import decide
 from reconciler.planner.draft import Draft
-from reconciler.planner.rights import Standing
+from reconciler.planner.rights import Rights
 from reconciler.planner.still import Decider
 from tests.benchmarks.bench_pass import made
 from tests.planner.worlds import START, ready
@@ -74,7 +74,7 @@ def number_of(known: Allocation) -> int:
 def counted() -> Iterator[dict[str, int]]:
     """Counts, inside the block, searches for a place and for victims, claims, and explanations."""
     counts: dict[str, int] = {}
-    places = ((Draft, "look"), (Standing, "claim"), (admit, "find_victims"), (explain.Explainer, "blockers"))
+    places = ((Draft, "look"), (Rights, "claim"), (admit, "find_victims"), (explain.Explainer, "blockers"))
     before = [(owner, name, getattr(owner, name)) for owner, name in places]
     for owner, name, asked in before:
         setattr(owner, name, _counting(counts, name, asked))

@@ -16,7 +16,7 @@ from dataclasses import replace
 from reconciler.model.units import Instant
 from reconciler.planner.decide import decide
 from reconciler.planner.preemption import find_victims
-from reconciler.planner.rights import Standing
+from reconciler.planner.rights import Rights
 from reconciler.planner.still import Decider
 from tests.benchmarks.bench_decide import guaranteed
 from tests.benchmarks.bench_pass import made
@@ -57,8 +57,8 @@ def reclaims(nodes: int) -> dict[str, list[float]]:
     for each in (8, 4, 1):
         desired, records, asked = packed(nodes, each)
         draft, new = drafted(desired, records), pending(desired, str(asked.key))
-        standing = Standing(draft)
-        claim = standing.claim(asked, KIND)
+        rights = Rights(draft)
+        claim = rights.claim(asked, KIND)
         claim.could_ever_help(asked)  # once a decision, for all who ask
 
         def search(_: int, of: tuple[object, ...] = (draft, new, asked, claim)) -> object:

@@ -89,7 +89,7 @@ def main() -> None:
             waiting = sweep.run(line)
             rows.setdefault("pass", []).append(time.process_time() - began)
             began = time.process_time()
-            explainer = explain.Explainer(draft, sweep.standing, sweep.bookings)
+            explainer = explain.Explainer(draft, sweep.rights, sweep.bookings)
             for record, one, alike in waiting:
                 explainer.why(record, one, alike)
             rows.setdefault("reasons", []).append(time.process_time() - began)

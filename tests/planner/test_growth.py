@@ -14,7 +14,7 @@ from reconciler.planner.draft import Draft
 from reconciler.planner.explain import Explainer
 from reconciler.planner.preemption import Victims, find_victims
 from reconciler.planner.reservation import Planner
-from reconciler.planner.rights import Claim, Standing
+from reconciler.planner.rights import Claim, Rights
 from tests.benchmarks.bench_decide import guaranteed
 from tests.benchmarks.bench_pass import made
 from tests.benchmarks.packed import KIND, drafted, packed
@@ -28,13 +28,13 @@ def test_a_reclaim_looks_at_no_more_sets_in_a_larger_cluster(each: int) -> None:
     for nodes in (128, 512, 2_048):
         desired, records, asked = packed(nodes, each)
         draft = drafted(desired, records)
-        standing = Standing(draft)
-        found = find_victims(draft, pending(desired, str(asked.key)), asked, KIND, standing.claim(asked, KIND))
+        rights = Rights(draft)
+        found = find_victims(draft, pending(desired, str(asked.key)), asked, KIND, rights.claim(asked, KIND))
         assert isinstance(found, Victims)
         assert found.proved
         assert len(found.jobs) == 64 // each
         looked.append(found.visits)
-        steps.append(standing.effort.spent - len(records))
+        steps.append(rights.standing.effort.spent - len(records))
     assert max(looked) <= looked[0] + 20, looked
     assert max(steps) <= steps[0] + 3_000, steps
 
@@ -87,9 +87,9 @@ def test_a_world_in_which_nothing_happens_comes_to_rest() -> None:
 def test_the_queue_of_a_job_is_not_asked_again() -> None:
     """A class, a queue and a size have one claim as long as nobody's use changes."""
     desired, records, asked = packed(64, 8)
-    standing = Standing(drafted(desired, records))
-    first = standing.claim(asked, KIND)
-    assert standing.claim(replace(asked, name="other"), KIND) is first
-    assert standing.claim(job("own/small", 8), KIND) is not first
-    standing.forget([records[0].job])
-    assert standing.claim(asked, KIND) is not first
+    rights = Rights(drafted(desired, records))
+    first = rights.claim(asked, KIND)
+    assert rights.claim(replace(asked, name="other"), KIND) is first
+    assert rights.claim(job("own/small", 8), KIND) is not first
+    rights.standing.forget([records[0].job])
+    assert rights.claim(asked, KIND) is not first

@@ -22,7 +22,8 @@ from reconciler.planner.decide import decide
 from reconciler.planner.draft import Draft
 from reconciler.planner.ground import ground_of
 from reconciler.planner.preemption import STEPS, VISITS, Victims, find_victims
-from reconciler.planner.rights import Standing, may_preempt
+from reconciler.planner.rights import Rights, may_preempt
+from reconciler.planner.standing import Standing
 from tests.planner.worlds import (
     CLASSES,
     START,
@@ -58,7 +59,7 @@ def search(made: Draft, asked: Job) -> Victims | None:
     new = JobRecord(job=asked.key, queue=asked.queue, digest=asked.digest, state=JobState.PENDING, since=NOW,
                     submitted=NOW, reason=made.records[next(iter(made.records))].reason)  # fmt: skip
     kind = asked.gpu_types[0]
-    found = find_victims(made, new, asked, kind, Standing(made).claim(asked, kind))
+    found = find_victims(made, new, asked, kind, Rights(made).claim(asked, kind))
     assert isinstance(found, Victims) or found.proved  # small worlds never run out of steps
     return found if isinstance(found, Victims) else None
 
@@ -276,8 +277,8 @@ def two_thousand_nodes() -> tuple[Draft, Job]:
 def test_victims_among_hundreds_are_found_in_bounded_steps_and_say_what_is_not_proved() -> None:
     made, wanted = two_thousand_nodes()
     assert len(made.records) >= 650
-    standing = Standing(made)
-    claim = standing.claim(wanted, wanted.gpu_types[0])
+    rights = Rights(made)
+    claim = rights.claim(wanted, wanted.gpu_types[0])
     new = replace(
         next(iter(made.records.values())), job=KEY, state=JobState.PENDING, placement=None, digest=wanted.digest
     )
@@ -288,6 +289,6 @@ def test_victims_among_hundreds_are_found_in_bounded_steps_and_say_what_is_not_p
     assert len(found.spot.rows) == 64
     assert found.visits <= VISITS + 10 * len(found.jobs)  # what letting off the unneeded may cost on top
     # Its own steps, and what finding out whether all of them would be enough and letting off may cost on top.
-    assert standing.effort.spent <= STEPS + 20 * len(made.records) + 600 * len(found.jobs)
+    assert rights.standing.effort.spent <= STEPS + 20 * len(made.records) + 600 * len(found.jobs)
     assert found.proved or found.bound < found.lost
     assert len({made.ground.nodes[index].path[0] for index, _ in found.spot.rows}) == 1

@@ -21,7 +21,7 @@ from reconciler.planner.decide import decide
 from reconciler.planner.draft import Draft
 from reconciler.planner.ground import ground_of
 from reconciler.planner.preemption import Victims, find_victims
-from reconciler.planner.rights import Standing
+from reconciler.planner.rights import Rights
 from reconciler.planner.verify import violations
 from tests.planner.worlds import (
     CLASSES,
@@ -440,7 +440,7 @@ def searched(crowd: Crowd) -> Victims | None:
     by_key: dict[JobKey, JobRecord] = {r.job: r for r in sorted(records, key=lambda r: r.job)}
     made = Draft(desired, seen, ground_of(desired.inventory), by_key, NOW)
     new = pending(desired, str(crowd.asked.key))
-    found = find_victims(made, new, crowd.asked, KIND, Standing(made).claim(crowd.asked, KIND))
+    found = find_victims(made, new, crowd.asked, KIND, Rights(made).claim(crowd.asked, KIND))
     assert isinstance(found, Victims) or found.proved  # small worlds never run out of steps
     return found if isinstance(found, Victims) else None
 
@@ -506,7 +506,7 @@ def test_cp_sat_finds_nothing_milder(seed: int) -> None:
     }
     made = Draft(desired, replace(ready(desired, *records), jobs=kept), ground_of(desired.inventory),
                  {r.job: r for r in sorted(records, key=lambda r: r.job)}, NOW)  # fmt: skip
-    search = find_victims(made, pending(desired, "a/new"), asked, KIND, Standing(made).claim(asked, KIND))
+    search = find_victims(made, pending(desired, "a/new"), asked, KIND, Rights(made).claim(asked, KIND))
     found = search if isinstance(search, Victims) else None
 
     model = cp_model.CpModel()
