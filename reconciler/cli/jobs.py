@@ -76,14 +76,10 @@ def cancel(
     """Propose to remove the file of JOB: it stops through its checkpoint, for good; with --now it stops at once."""
     from reconciler.runtime.proposals import jobs
 
-    asking = now_as("cancel", why, job=job)
-    if not tasks:
-        return propose(repo, wishes, lambda desk: jobs.cancel(desk, job, why), asking)
-    if asking is not None:
-        raise UsageError(
-            "--now is for whole jobs", code="NothingAsked", remedy="leave --tasks out, or let the change be merged"
-        )
-    return propose(repo, wishes, lambda desk: jobs.cancel_some(desk, job, tasks, why))
+    asking = now_as("cancel", why, job=job, tasks=tasks)
+    if tasks:
+        return propose(repo, wishes, lambda desk: jobs.cancel_some(desk, job, tasks, why), asking)
+    return propose(repo, wishes, lambda desk: jobs.cancel(desk, job, why), asking)
 
 
 @click.command()

@@ -12,6 +12,7 @@ from typing import Final
 
 from reconciler.documents.canonical import to_yaml
 from reconciler.documents.loader import load
+from reconciler.documents.tasklist import parse_tasks, print_tasks
 from reconciler.documents.values import tree_of, value_of
 from reconciler.errors import InvalidInput
 from reconciler.model.units import Instant, JobKey, NodeName, QueueName
@@ -22,12 +23,16 @@ LONGEST_REASON: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What somebody asks of one cluster until `expires`. `ask` as written: cancel, suspend, cordon, drain or freeze."""
+    """What somebody asks of one cluster until `expires`. `ask` as written: cancel, suspend, cordon, drain or freeze.
+
+    `tasks` are those of the array `job` that are meant, as `3,7-9`; "": the whole job.
+    """
 
     ask: str
     cluster: str
     expires: Instant
     job: JobKey = JobKey("")
+    tasks: str = ""
     nodes: tuple[NodeName, ...] = ()
     queue: QueueName = QueueName("")
     reason: str = ""
@@ -54,4 +59,14 @@ def read_wish(content: bytes) -> tuple[str, Wish]:
     found = value_of(_Envelope, loaded.documents[0].value)
     if (found.api_version, found.kind) != ("gangops/v1", "Request") or len(found.spec.reason) > LONGEST_REASON:
         raise InvalidInput(())
+    if not _is_written_shortest(found.spec.tasks):
+        raise InvalidInput(())
     return found.metadata.get("name", ""), found.spec
+
+
+def _is_written_shortest(tasks: str) -> bool:
+    """One list has one spelling: who reads a record compares texts."""
+    try:
+        return not tasks or print_tasks(parse_tasks(tasks)) == tasks
+    except ValueError:
+        return False

@@ -108,7 +108,7 @@ class Desired:
 
     `invalid` are the jobs that have no valid form at all. `policy` has those that policies hold back; one that runs
     already goes on. `asked` has those that a request in force is about: cancelled and suspended ones stop, of a frozen
-    queue none starts. These, and `frozen`, name documents: of a task its array. `accounts` has the unix users of
+    queue none starts. These, and `frozen`, name documents, of a task its array; `asked` also tasks meant alone. `accounts` has the unix users of
     people, by user. `keys` are the public keys of each User, `addresses` say whose an e-mail address is, `admins` are
     the Users among a queue's admins and those of the queues around it.
     """
@@ -140,5 +140,5 @@ class Desired:
         return self.jobs.get(document) or self.arrays.get(document)
 
     def request_about(self, key: JobKey) -> Request | None:
-        """The request in force about a job, or about the array of a task."""
-        return self.asked.get(document_of(key)) if self.asked else None
+        """The request in force about a job: about a task itself, else about its array."""
+        return (self.asked.get(key) or self.asked.get(document_of(key))) if self.asked else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from reconciler.model.units import DAY, CommitId, Instant, JobKey, Nanoseconds, NodeName, QueueName
+from reconciler.model.units import DAY, CommitId, Instant, JobKey, Nanoseconds, NodeName, QueueName, task_key
 
 _SHOWN: Final = 3
 """Nodes that are named one by one."""
@@ -63,6 +63,8 @@ class Refusal(StrEnum):
 class Request:
     """One request as judged. `job`, `nodes` or `queue` is what it is about ("" and (): a freeze of all of the cluster).
 
+    `tasks` says which of an array are meant, as `3,7-9`; "": all of them.
+
     `by` names the User whose key signed it, "" for nobody's. `content` is its one file, `signed` the commit object
     around it: with them the signature can be checked again from the record alone. `ended` is when it was refused, or
     was over.
@@ -74,6 +76,7 @@ class Request:
     standing: Standing
     seen: Instant
     job: JobKey = JobKey("")
+    tasks: str = ""
     nodes: tuple[NodeName, ...] = ()
     queue: QueueName = QueueName("")
     reason: str = ""
@@ -91,10 +94,17 @@ class Request:
         return self.standing is Standing.IN_FORCE and now < self.expires
 
     @property
+    def keys(self) -> tuple[JobKey, ...]:
+        """The job it is about, or those tasks of it that are meant; () when it is about no job."""
+        if self.tasks:
+            return keys_of_tasks(self.job, self.tasks)
+        return (self.job,) if self.job else ()
+
+    @property
     def target(self) -> str:
         """What it is about, as people say it."""
         if self.job:
-            return self.job
+            return f"{self.job}.{self.tasks}" if self.tasks else self.job
         more = f" and {len(self.nodes) - _SHOWN} more" if len(self.nodes) > _SHOWN else ""
         return ", ".join(self.nodes[:_SHOWN]) + more or (f"queue {self.queue}" if self.queue else "the cluster")
 
@@ -102,6 +112,12 @@ class Request:
     def asked(self) -> str:
         """`cancel nlp/a`."""
         return f"{self.ask or 'a request'} {self.target}" if self.ask is not None else "something else"
+
+
+def keys_of_tasks(array: JobKey, tasks: str) -> tuple[JobKey, ...]:
+    """The tasks of an array that a list such as `3,7-9` names, whether or not the array has them."""
+    spans = (part.partition("-") for part in tasks.split(","))
+    return tuple(task_key(array, index) for low, _, high in spans for index in range(int(low), int(high or low) + 1))
 
 
 def granted_for(seen: Instant, expires: Instant, slack: Nanoseconds) -> bool:

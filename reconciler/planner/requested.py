@@ -1,6 +1,6 @@
 """What is desired, with the requests that are in force laid over it: a value again, that can only ask for less.
 
-Nodes are cordoned or drained, jobs marked as asked for by somebody, an array with all its tasks; what a marked job becomes is for `classify`.
+Nodes are cordoned or drained, jobs marked as asked for by somebody, an array whole or some of its tasks; what a marked job becomes is for `classify`.
 Who may ask was judged before; a request that is over lies on nothing.
 """
 
@@ -81,6 +81,8 @@ def _asked(desired: Desired, standing: Iterable[Request]) -> Mapping[JobKey, Req
 
 
 def _jobs_of(desired: Desired, request: Request) -> Iterable[JobKey]:
+    if request.tasks:
+        return [key for key in request.keys if key in desired.jobs]
     if request.ask is not Ask.FREEZE:
         return (request.job,) if desired.job_of(request.job) is not None else ()
     if not request.queue:

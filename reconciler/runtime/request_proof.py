@@ -96,7 +96,7 @@ def said_by(wish: Wish) -> dict[str, object]:
     nodes = tuple(NodeName(node[:_MOST_NAME]) for node in wish.nodes[:MOST_NODES])
     job, queue = JobKey(wish.job[:_MOST_NAME]), QueueName(wish.queue[:_MOST_NAME])
     return {
-        "ask": ask, "job": job, "nodes": nodes, "queue": queue, "reason": wish.reason,
+        "ask": ask, "job": job, "tasks": wish.tasks, "nodes": nodes, "queue": queue, "reason": wish.reason,
         "expires": wish.expires,
     }  # fmt: skip
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from reconciler.documents.request_file import REQUEST_FILE, Wish, read_wish
 from reconciler.errors import GangOpsError, StoreError
 from reconciler.model.desired import Desired
+from reconciler.model.job import Job
 from reconciler.model.observed import Person
-from reconciler.model.request import LONGEST, Ask, Refusal, Request, Standing, granted_for
+from reconciler.model.request import LONGEST, Ask, Refusal, Request, Standing, granted_for, keys_of_tasks
 from reconciler.model.units import DAY, MINUTE, CommitId, Instant, Nanoseconds, document_of
 from reconciler.policy.authority import Rules
 from reconciler.policy.requesting import may_ask, who_may
@@ -93,6 +94,8 @@ def _stood(request: Request, desired: Desired | None, now: Instant) -> Request:
 def _has_landed(request: Request, desired: Desired, now: Instant) -> bool:
     """What is desired asks for the same."""
     match request.ask:
+        case Ask.CANCEL if request.tasks and desired.job_of(request.job) is not None:
+            return not any(key in desired.jobs and not _is_cancelled(desired.jobs[key]) for key in request.keys)
         case Ask.CANCEL:
             return desired.job_of(request.job) is None and request.job not in desired.invalid
         case Ask.SUSPEND:
@@ -105,6 +108,10 @@ def _has_landed(request: Request, desired: Desired, now: Instant) -> bool:
             return not {node.name for node in desired.inventory.nodes if node.name not in shut} & set(request.nodes)
         case _:
             return False
+
+
+def _is_cancelled(job: Job) -> bool:
+    return job.task is not None and job.task.cancelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +189,13 @@ class _Look:
         named = (bool(wish.job), bool(wish.nodes), bool(wish.queue))
         nodes = {node.name for node in desired.inventory.nodes}
         known = False
+        if wish.tasks and ask is not Ask.CANCEL:
+            raise Refused(Refusal.UNKNOWN_TARGET, f"there are no tasks to {wish.ask}")
         match ask:
             case Ask.CANCEL | Ask.SUSPEND:
                 whole = document_of(wish.job) == wish.job and desired.job_of(wish.job) is not None
-                known = named == (True, False, False) and whole
+                meant = keys_of_tasks(wish.job, wish.tasks) if wish.tasks else ()
+                known = named == (True, False, False) and whole and all(key in desired.jobs for key in meant)
             case Ask.CORDON | Ask.DRAIN:
                 known = named == (False, True, False) and len(wish.nodes) <= MOST_NODES and nodes >= set(wish.nodes)
             case Ask.FREEZE:

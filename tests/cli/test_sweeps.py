@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from reconciler.errors import ExitStatus
-from reconciler.model.lifecycle import JobState
+from reconciler.model.lifecycle import JobState, Outcome
+from reconciler.model.request import Standing
 from reconciler.model.units import JobKey, task_key
+from reconciler.store.signatures import make_key
 from reconciler.store.statecommit import Writer
 from tests.cli.people import Kept, Person, codes, person_at
 from tests.runtime.lab import Desk, Lab, job_file, job_text
@@ -75,6 +77,25 @@ def test_some_tasks_are_cancelled_and_the_rest_goes_on(ada: Person) -> None:
     records = lab.generation().allocation.jobs
     assert [str(records[task_key(SWEEP, i)].outcome) for i in (0, 1, 2)] == ["Succeeded", "Failed", "Cancelled"]
     assert records[task_key(SWEEP, 3)].state is JobState.RUNNING
+
+
+def test_some_tasks_are_cancelled_at_once_by_a_request_for_them_alone(
+    ada: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time_ns", ada.lab.clock.now)
+    key = make_key(ada.lab.folder / "ada-key", "ada")
+    head, spec = "apiVersion: gangops/v1\nkind: User\nmetadata: {name: ada}\n", "emails: [ada@example.org], sshKeys: "
+    ada.lab.desire({"cluster-state/users/ada.yaml": f"{head}spec: {{{spec}['{key.public_key()}']}}\n"})
+    told = ada.done("cancel", "sweep", "--tasks", "2,2-2", "--now", "--yes", "--key", str(key.key)).stdout
+    assert "  cancel nlp/sweep.2 until " in told
+    assert 'cancelled: "2"' in told, "the lasting change is proposed beside it"
+    ada.lab.desk("two").settle()
+    generation = ada.lab.generation()
+    (request,) = generation.observed.requests.values()
+    assert (request.standing, request.target) == (Standing.IN_FORCE, "nlp/sweep.2")
+    assert generation.allocation.jobs[task_key(SWEEP, 2)].outcome is Outcome.CANCELLED
+    assert generation.allocation.jobs[task_key(SWEEP, 3)].state is JobState.RUNNING
+    assert ada.done("get", "requests").stdout.splitlines()[1].split()[1:3] == ["cancel", "nlp/sweep.2"]
 
 
 def test_tasks_that_never_ran_are_cancelled_not_finished(ada: Person) -> None:

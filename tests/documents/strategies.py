@@ -336,6 +336,7 @@ requests = st.builds(
     standing=st.sampled_from(Standing),
     seen=instants,
     job=st.just(JobKey("")) | job_keys,
+    tasks=st.sampled_from(["", "3,7-9"]),
     nodes=st.lists(nodes, max_size=2).map(tuple),
     queue=st.just(QueueName("")) | queues,
     reason=texts,

@@ -77,6 +77,27 @@ def test_what_says_most_about_a_job_counts_whatever_came_first() -> None:
     assert {key: request.id for key, request in found.asked.items()} == {"nlp/a": "c", "nlp/b": "a"}
 
 
+@pytest.mark.parametrize(
+    ("tasks", "keys"),
+    [("", ["nlp/s"]), ("2", ["nlp/s.2"]), ("0,2-4", ["nlp/s.0", "nlp/s.2", "nlp/s.3", "nlp/s.4"])],
+)
+def test_a_request_names_the_job_or_some_of_its_tasks(tasks: str, keys: list[str]) -> None:
+    assert list(asks(Ask.CANCEL, job=JobKey("nlp/s"), tasks=tasks).keys) == keys
+
+
+def test_single_tasks_are_cancelled_and_what_is_said_of_the_array_counts_for_the_rest() -> None:
+    desired = replace(DESIRED, jobs={JobKey(f"nlp/s.{i}"): job(f"nlp/s.{i}") for i in range(3)})
+    desired = replace(desired, arrays={JobKey("nlp/s"): job("nlp/s")})
+    requests = over(
+        asks(Ask.CANCEL, "some", job=JobKey("nlp/s"), tasks="1-2,7"), asks(Ask.SUSPEND, "all", job=JobKey("nlp/s")),
+    )  # fmt: skip
+    found = as_requested(desired, requests, NOW)
+    about = {key: found.request_about(key) for key in desired.jobs}
+    assert {key: request.id for key, request in about.items() if request} == {
+        "nlp/s.0": "all", "nlp/s.1": "some", "nlp/s.2": "some",
+    }  # fmt: skip
+
+
 # --- the judge ---
 
 

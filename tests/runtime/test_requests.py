@@ -186,6 +186,44 @@ def test_an_array_is_cancelled_with_all_its_tasks_and_no_task_alone(people: Peop
     check_record(people.lab)
 
 
+def test_single_tasks_are_cancelled_until_the_file_says_so_itself(people: People) -> None:
+    text = job_text("s", 4, more="  array: {count: 4}\n")
+    desk = begun(people, **{job_file("s"): text})
+    people.push("some", people.wish(job="nlp/s", tasks="1,3"))
+    desk.settle()
+    assert known(desk, "some").asked == "cancel nlp/s.1,3"
+    assert [desk.record(f"s.{i}").state is JobState.RUNNING for i in range(4)] == [True, False, True, False]
+    assert [desk.record(f"s.{i}").outcome for i in (1, 3)] == [Outcome.CANCELLED] * 2
+    land(people, {job_file("s"): text.replace("count: 4", 'count: 4, cancelled: "1"')})
+    desk.settle()
+    assert known(desk, "some").standing is Standing.IN_FORCE, "task 3 is asked for by the request alone"
+    land(people, {job_file("s"): text.replace("count: 4", 'count: 4, cancelled: "1,3"')})
+    desk.settle()
+    assert known(desk, "some").standing is Standing.LANDED
+    assert [desk.record(f"s.{i}").state is JobState.RUNNING for i in range(4)] == [True, False, True, False]
+    check_record(people.lab)
+
+
+@pytest.mark.parametrize(
+    ("ask", "tasks", "refusal"),
+    [
+        ("cancel", "4", Refusal.UNKNOWN_TARGET),
+        ("suspend", "1", Refusal.UNKNOWN_TARGET),
+        ("cancel", "1-1", Refusal.NOT_A_REQUEST),
+        ("cancel", "3,1", Refusal.NOT_A_REQUEST),
+        ("cancel", "all", Refusal.NOT_A_REQUEST),
+    ],
+    ids=["a task that is not there", "no task is suspended", "another spelling", "not rising", "no list"],
+)
+def test_tasks_that_cannot_be_meant_are_refused(people: People, ask: str, tasks: str, refusal: Refusal) -> None:
+    desk = begun(people, **{job_file("s"): job_text("s", 4, more="  array: {count: 4}\n")})
+    people.push("x", people.wish(ask, "nlp/s", tasks=tasks))
+    desk.settle()
+    assert known(desk, "x").refusal is refusal
+    assert desk.reconciler.last is not None
+    assert {r.state for r in desk.reconciler.last.generation.allocation.jobs.values()} == {JobState.RUNNING}
+
+
 def test_the_record_alone_goes_on_with_a_request(people: People) -> None:
     """Another reconciler, or the same one after a crash, needs neither the ref nor the memory of the first."""
     desk = begun(people, "a")

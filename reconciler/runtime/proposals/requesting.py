@@ -13,6 +13,7 @@ from pathlib import Path
 
 from reconciler.documents.record import REQUESTS, SUMMARY, read_observed, read_summary
 from reconciler.documents.request_file import LONGEST_REASON, REQUEST_FILE, Wish, wish_bytes
+from reconciler.documents.tasklist import parse_tasks, print_tasks
 from reconciler.errors import NotFound, UsageError
 from reconciler.model.request import LONGEST, Ask, Request
 from reconciler.model.units import SECOND, Instant, JobKey, Nanoseconds, NodeName, QueueName
@@ -28,7 +29,8 @@ _ODD = re.compile(r"[^a-z0-9]+")
 class Asking:
     """What is wanted at once: of a job, of nodes, or of a queue ("" and a freeze: the whole cluster), for a while.
 
-    `key` is a private or public key file; None: the one of the person's git settings.
+    `tasks` are those of the array `job` that are meant, "" for all. `key` is a private or public key file; None: the
+    one of the person's git settings.
     """
 
     ask: Ask
@@ -36,6 +38,7 @@ class Asking:
     reason: str = ""
     key: Path | None = None
     job: str = ""
+    tasks: str = ""
     nodes: tuple[str, ...] = ()
     queue: str = ""
 
@@ -57,7 +60,8 @@ class Prepared:
     def title(self) -> str:
         """`cancel nlp/a`."""
         wish = self.wish
-        about = wish.job or ", ".join(wish.nodes) or (f"queue {wish.queue}" if wish.queue else "the cluster")
+        job = f"{wish.job}.{wish.tasks}" if wish.tasks else wish.job
+        about = job or ", ".join(wish.nodes) or (f"queue {wish.queue}" if wish.queue else "the cluster")
         return f"{wish.ask} {about}"
 
 
@@ -77,6 +81,7 @@ def prepare(desk: Desk, asking: Asking, now: Instant) -> Prepared:
         cluster=_cluster(desk.clone),
         expires=Instant((now + asking.span) // SECOND * SECOND),
         job=desk.key_named(asking.job) if asking.job else JobKey(""),
+        tasks=print_tasks(parse_tasks(asking.tasks)) if asking.tasks else "",
         nodes=tuple(NodeName(node) for node in desk.nodes(asking.nodes)) if asking.nodes else (),
         queue=QueueName(desk.document("Queue", asking.queue).name) if asking.queue else QueueName(""),
         reason=reason,
