@@ -36,7 +36,7 @@ def reconcile(settings_file: Path, watch: Path | None, *, once: bool, json_log: 
     """Run the loop: fetch, observe, decide, commit, and only then apply."""
     from reconciler.runtime.clock import SystemClock
     from reconciler.runtime.paces import Paces
-    from reconciler.runtime.service import engine_of, reconciler_of, status_server
+    from reconciler.runtime.service import bell_server, engine_of, reconciler_of, status_server
 
     settings = read_settings(settings_file)
     report = _json_event if json_log else _event
@@ -68,7 +68,10 @@ def reconcile(settings_file: Path, watch: Path | None, *, once: bool, json_log: 
         target=paces.watch, args=(engine.live, SystemClock(), stop), name="gangops-paces", daemon=True
     )
     status = status_server(settings, reconciler, engine, paces) if settings.status else None
+    bell = bell_server(settings, reconciler)
     try:
+        if bell is not None:
+            bell.start()
         if status is not None:
             status.start()
             noting.start()
@@ -78,6 +81,8 @@ def reconcile(settings_file: Path, watch: Path | None, *, once: bool, json_log: 
     finally:
         if reconciler.teller is not None:
             reconciler.teller.stop()
+        if bell is not None:
+            bell.stop()
         if status is not None:
             status.stop()
     return ExitStatus.OK

@@ -216,6 +216,9 @@ class Reconciler:
         now = self._clock.monotonic()
         if self._fetched is None or now >= self._fetch_again_at:
             self._away = None
+            # Before the fetch: who wakes us while it goes on may tell of a push that it does not see.
+            desired = self.last.desired.desired if self.last else None
+            self._fetch_again_at = Nanoseconds(now + (desired.repository.poll_interval if desired else 0))
             try:
                 self._fetched = self._mirror.fetch()
             except StoreError as err:
@@ -223,8 +226,6 @@ class Reconciler:
                     raise
                 self._away = err
                 self._fetched = Fetched(desired="", state=self._mirror.fetch_state(), rewritten=None, requests={})
-            desired = self.last.desired.desired if self.last else None
-            self._fetch_again_at = Nanoseconds(now + (desired.repository.poll_interval if desired else 0))
             if self._fetched.rewritten is not None:
                 change = self._fetched.rewritten
                 self._report("desired-rewritten", {"old": change.old[:12], "new": change.new[:12]})

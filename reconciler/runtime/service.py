@@ -21,6 +21,7 @@ from reconciler.ports import Engine
 from reconciler.runtime.admitting import house_of
 from reconciler.runtime.anomalies import anomalies_of
 from reconciler.runtime.anomalies.situation import Situation
+from reconciler.runtime.bell import Bell, BellServer
 from reconciler.runtime.clock import SystemClock
 from reconciler.runtime.generation import first_generation, trailers
 from reconciler.runtime.live import LivePages
@@ -178,6 +179,14 @@ def status_server(settings: Settings, reconciler: Reconciler, engine: Engine, pa
     return StatusServer(
         lambda: snapshot(reconciler, engine, paces), reconciler.metrics, host=host, port=port, pages=pages
     )
+
+
+def bell_server(settings: Settings, reconciler: Reconciler) -> BellServer | None:
+    """What the forge's webhook wakes the reconciler by, not started yet; None where none is set. Raises UsageError."""
+    if settings.bell is None:
+        return None
+    bell = Bell(settings.bell.secret, settings.desired.branch, reconciler.wake, reconciler.metrics.rung)
+    return BellServer(settings.bell, bell)
 
 
 def snapshot(reconciler: Reconciler, engine: Engine, paces: Paces) -> StatusSnapshot:

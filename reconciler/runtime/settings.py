@@ -38,6 +38,10 @@ _KEYS: Final[Mapping[str, str]] = {
     "agents.visits": _TEXT,
     "agents.serverNames": "a list of names",
     "status.listen": _TEXT,
+    "bell.listen": _TEXT,
+    "bell.secret": _TEXT,
+    "bell.certificate": _TEXT,
+    "bell.key": _TEXT,
     "webhook.url": _TEXT,
     "webhook.secret": _TEXT,
     "webhook.events": _EVENTS,
@@ -51,8 +55,13 @@ _KEYS: Final[Mapping[str, str]] = {
 }
 _REQUIRED: Final = ("clusterId", "desired.url", "signing.key")
 _REPOSITORY: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}")
-_TOGETHER: Final = (("webhook.url", "webhook.secret"), ("forge.repository", "forge.token"))
-"""Neither without the other: what is sent is signed, and who writes says who it is."""
+_TOGETHER: Final = (
+    ("webhook.url", "webhook.secret"),
+    ("forge.repository", "forge.token"),
+    ("bell.listen", "bell.secret"),
+    ("bell.certificate", "bell.key"),
+)
+"""Neither without the other: what is sent, or listened to, is signed, and who writes says who it is."""
 _SHORTEST: Final = """\
     clusterId = "my-cluster"
     [desired]
@@ -74,6 +83,16 @@ class Remote:
     url: str
     branch: str
     credentials: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BellSetting:
+    """Where the forge tells of pushes, and the file of the secret it signs them with. Without `certificate`: no TLS."""
+
+    listen: str
+    secret: Path
+    certificate: Path | None = None
+    key: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +141,7 @@ class Settings:
     server_names: tuple[str, ...]
     status: str
     enroll: str = ""
+    bell: BellSetting | None = None
     webhook: WebhookSetting | None = None
     command: CommandSetting | None = None
     forge: ForgeSetting | None = None
@@ -172,6 +192,8 @@ def _problems(said: Mapping[str, object]) -> Iterator[str]:
                 yield f"`{key}` is not {_EVENTS}"
         elif not isinstance(value, str) or not value:
             yield f"`{key}` is not {_TEXT}"
+    if "bell.certificate" in said and "bell.listen" not in said:
+        yield "`bell.listen` is missing"
     for pair in _TOGETHER:
         yield from (f"`{key}` is missing" for key in pair if key not in said and set(pair) & said.keys())
     if "command.events" in said and "command.run" not in said:
@@ -223,6 +245,14 @@ def _settings(said: Mapping[str, object], base: Path) -> Settings:
         server_names=words("agents.serverNames") or ("localhost",),
         status=text("status.listen"),
         enroll=text("agents.enroll"),
+        bell=BellSetting(
+            listen=text("bell.listen"),
+            secret=base / text("bell.secret"),
+            certificate=path("bell.certificate"),
+            key=path("bell.key"),
+        )
+        if "bell.listen" in said
+        else None,
         webhook=WebhookSetting(url=text("webhook.url"), secret=base / text("webhook.secret"), events=events("webhook"))
         if "webhook.url" in said
         else None,
@@ -255,6 +285,7 @@ def settings_text(settings: Settings) -> str:
             "serverNames": list(settings.server_names),
         },
         "status": {"listen": settings.status},
+        "bell": _told(settings.bell),
         "webhook": _told(settings.webhook),
         "command": _told(settings.command),
         "forge": _told(settings.forge),
@@ -269,7 +300,7 @@ def settings_text(settings: Settings) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _told(section: WebhookSetting | CommandSetting | ForgeSetting | None) -> dict[str, object]:
+def _told(section: BellSetting | WebhookSetting | CommandSetting | ForgeSetting | None) -> dict[str, object]:
     if section is None:
         return {}
     values = {field.name: getattr(section, field.name) for field in fields(section)}

@@ -83,6 +83,8 @@ class LoopMetrics:
             "gangops_notifications", "Notices by hook and what came of them", ["hook", "result"], registry=self.registry
         )
 
+        self._rings = Counter("gangops_bell", "Deliveries of the forge's webhook", ["result"], registry=self.registry)
+
     def round_ended(self, result: str, duration: Nanoseconds) -> None:
         """One round of the loop; `result` is a small closed set of words."""
         self._rounds.labels(result).inc()
@@ -101,6 +103,10 @@ class LoopMetrics:
     def notified(self, hook: str, result: str) -> None:
         """One notice: told, late (to be tried again), refused, dropped or failed."""
         self._notices.labels(hook, result).inc()
+
+    def rung(self, result: str) -> None:
+        """One delivery of the forge's webhook: rung, ignored, refused or failed."""
+        self._rings.labels(result).inc()
 
 
 class _SnapshotCollector(Collector):

@@ -10,6 +10,7 @@ from reconciler.agent.conf import read_conf
 from reconciler.errors import UsageError
 from reconciler.runtime.notices.events import NoticeKind
 from reconciler.runtime.settings import (
+    BellSetting,
     CommandSetting,
     ForgeSetting,
     Remote,
@@ -62,6 +63,9 @@ def test_everything_said_reads_back(tmp_path: Path) -> None:
         ca=tmp_path / "ca",
         server_names=("localhost", "recon.example"),
         status="127.0.0.1:9090",
+        bell=BellSetting(
+            listen="0.0.0.0:7446", secret=tmp_path / "bell", certificate=tmp_path / "crt", key=tmp_path / "crt.key"
+        ),
         webhook=WebhookSetting(
             url="https://hooks.example/x?y=1", secret=tmp_path / "hook", events=frozenset({NoticeKind.FAILED})
         ),
@@ -105,6 +109,10 @@ def test_paths_are_beside_the_file_wherever_it_is_read_from(tmp_path: Path, monk
         (SHORTEST + '[webhook]\nsecret = "x"\n', "webhook.url"),
         (SHORTEST + '[webhook]\nurl = "http://x"\nsecret = "x"\n', "webhook.url"),
         (SHORTEST + '[webhook]\nurl = "file:///etc/passwd"\nsecret = "x"\n', "webhook.url"),
+        (SHORTEST + '[bell]\nlisten = "0.0.0.0:7446"\n', "bell.secret"),
+        (SHORTEST + '[bell]\nsecret = "x"\n', "bell.listen"),
+        (SHORTEST + '[bell]\nlisten = ":1"\nsecret = "x"\nkey = "y"\n', "bell.certificate"),
+        (SHORTEST + '[bell]\ncertificate = "x"\nkey = "y"\n', "bell.listen"),
         (SHORTEST + '[command]\nevents = ["Failed"]\n', "command.run"),
         (SHORTEST + '[command]\nrun = ["x"]\nevents = ["failed"]\n', "command.events"),
         (SHORTEST + '[command]\nrun = "mail ops"\n', "command.run"),
