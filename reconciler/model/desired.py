@@ -84,7 +84,7 @@ class RepositoryRules:
     require_signed_desired: bool = False
     authority_enforced: bool = True
     victims_must_match_preview: bool = False
-    publish_interval: Nanoseconds = Nanoseconds(0)
+    publish_interval: Nanoseconds = Nanoseconds(12 * SECOND)
     state_url: str = ""
     state_mirror: str = ""
 

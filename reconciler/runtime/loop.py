@@ -27,6 +27,7 @@ from reconciler.policy.previewed import RULE as PLAN_DIFFERS
 from reconciler.ports import Clock, Committed, Engine
 from reconciler.render.story import body, request_line, subject
 from reconciler.runtime.authorised import Authority
+from reconciler.runtime.gathering import Gathering
 from reconciler.runtime.generation import Generation, Inputs, NextGeneration, next_generation, read_generation, trailers
 from reconciler.runtime.notices.teller import Teller
 from reconciler.runtime.proofs import Proofs
@@ -92,6 +93,7 @@ class Reconciler:
         report: Callable[[str, Mapping[str, object]], None],
         teller: Teller | None = None,
         metrics: LoopMetrics | None = None,
+        gathering: Gathering | None = None,
     ) -> None:
         self._mirror = mirror
         self._mark = mark
@@ -110,6 +112,8 @@ class Reconciler:
         self._away: StoreError | None = None
         self._fetch_again_at = Nanoseconds(0)
         self._woken = False
+        self._gathering = gathering
+        self._due_at: Nanoseconds | None = None
         self._maintain_at = Nanoseconds(clock.monotonic() + _MAINTAIN_EVERY)
         self._refusing: dict[NodeName, str] = {}
         self._standing_by = False
@@ -139,6 +143,7 @@ class Reconciler:
         return result
 
     def _round(self) -> Round:
+        self._due_at = None
         for _ in range(_RACES):
             # 1. What do the branches say now? Someone else's generation is taken over, never built around.
             fetched = self._fetch()
@@ -200,6 +205,7 @@ class Reconciler:
             # 6. Apply.
             self._current = following.committed_as(commit)
             self._apply(self._current)
+            self._gathered(following, want.desired)
             self._published(following, commit)
             self._clear_requests(fetched)
             self._settled(want, self._current)
@@ -292,8 +298,10 @@ class Reconciler:
 
     def _worth_a_commit(self, following: NextGeneration, current: Generation, desired: Desired, now: Instant) -> bool:
         """A decision that changes something, a change that is withheld from it, or a request, at once. Nodes that came,
-        went or changed, once a cycle; receipts and checkpoint times alone, once `observed.coalesce`."""
-        if following.decision.changed or following.inputs.frozen.get(WITHHELD) != current.frozen.get(WITHHELD):
+        went or changed, once a cycle; receipts and checkpoint times alone, once `observed.coalesce`. Starts may wait."""
+        if following.inputs.frozen.get(WITHHELD) != current.frozen.get(WITHHELD):
+            return True
+        if following.decision.changed and not self._may_wait(following, desired):
             return True
         if news(current.observed.requests, following.inputs.observed.requests):
             return True
@@ -303,6 +311,15 @@ class Reconciler:
         nodes_moved = _apart_from_receipts(following.inputs.observed) != _apart_from_receipts(current.observed)
         rules = desired.repository
         return waited >= (rules.cycle_interval if nodes_moved else rules.observed_coalesce)
+
+    def _may_wait(self, following: NextGeneration, desired: Desired) -> bool:
+        """Starts come so thick that this one goes out with others, at `_due_at`."""
+        if self._gathering is None:
+            return False
+        now, interval = self._clock.monotonic(), desired.repository.publish_interval
+        wait = self._gathering.wait(following.decision.changes, interval, now)
+        self._due_at = Nanoseconds(now + wait) if wait else None
+        return wait > 0
 
     def _commit(self, following: NextGeneration, current: Generation, desired: str) -> str:
         message = Message(
@@ -332,6 +349,12 @@ class Reconciler:
                 holders_of=self._holders_of,
             )
         )
+
+    def _gathered(self, following: NextGeneration, desired: Desired) -> None:
+        self._due_at = None
+        if self._gathering is not None and following.decision.changed:
+            interval = desired.repository.publish_interval
+            self._gathering.committed(following.decision.changes, interval, self._clock.monotonic())
 
     def _clear_requests(self, fetched: Fetched) -> None:
         """What is over and on record leaves the remote. Where it may not be removed it does no harm: it is known."""
@@ -494,7 +517,8 @@ class Reconciler:
         if not self._engine_started:
             stop.wait(span / SECOND)
             return
-        end = self._clock.monotonic() + span
+        now = self._clock.monotonic()
+        end = now + span if self._due_at is None or failures else min(now + span, max(now, self._due_at))
         while not stop.is_set() and (left := end - self._clock.monotonic()) > 0:
             if self._engine.wait(Nanoseconds(left)) and (not failures or self._woken):
                 break

@@ -24,6 +24,7 @@ from reconciler.runtime.anomalies.situation import Situation
 from reconciler.runtime.bell import Bell, BellServer
 from reconciler.runtime.clock import SystemClock
 from reconciler.runtime.generation import first_generation, trailers
+from reconciler.runtime.gathering import Gathering
 from reconciler.runtime.live import LivePages
 from reconciler.runtime.loop import Reconciler, Round
 from reconciler.runtime.notices.courier import Desk
@@ -145,6 +146,7 @@ def reconciler_of(settings: Settings, engine: Engine, report: Report) -> Reconci
         report=report,
         teller=teller_of(settings, mirror, report, metrics),
         metrics=metrics,
+        gathering=Gathering(),
     )
 
 

@@ -41,7 +41,7 @@ metadata: {{name: slurm}}
 spec:
   engine: slurm
   slurm: {{folder: "{folder}", pollInterval: 500ms}}
-  repository: {{pollInterval: 500ms}}
+  repository: {{pollInterval: 500ms, publishInterval: 0s}}
   scheduling: {{cycleInterval: 1s, cooldown: 0s, minRuntime: 0s, moveToStart: {moves}}}
 """
 QUEUES = """\

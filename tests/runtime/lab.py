@@ -13,6 +13,7 @@ from pathlib import Path
 from reconciler.documents.record import Summary, read_allocation
 from reconciler.model.allocation import Allocation, JobRecord
 from reconciler.model.units import SECOND, JobKey
+from reconciler.runtime.gathering import Gathering
 from reconciler.runtime.generation import Generation, first_generation, read_generation, trailers
 from reconciler.runtime.loop import Reconciler, Round
 from reconciler.runtime.notices.courier import Desk as NoticeDesk
@@ -179,8 +180,14 @@ class Lab:
         mirror.open()
         return mirror
 
-    def desk(self, name: str = "one", cluster: FakeCluster | None = None, hooks: Sequence[Hook] = ()) -> Desk:
-        """A reconciler with a clone and an engine of its own; `hooks` are told when the test says so."""
+    def desk(
+        self, name: str = "one", cluster: FakeCluster | None = None, hooks: Sequence[Hook] = (),
+        gathering: Gathering | None = None,
+    ) -> Desk:  # fmt: skip
+        """A reconciler with a clone and an engine of its own; `hooks` are told when the test says so.
+
+        Without `gathering` every decision is committed in the round that makes it.
+        """
         mirror = self.mirror(name)
         engine = FakeEngine(self.clock, cluster)
         told: list[tuple[str, Mapping[str, object]]] = []
@@ -201,6 +208,7 @@ class Lab:
             report=lambda event, fields: told.append((event, fields)),
             teller=teller,
             metrics=metrics,
+            gathering=gathering,
         )
         return Desk(self, reconciler, engine, mirror, told)
 

@@ -43,8 +43,8 @@ class Repository(Strict):
     """The reconciler's branch: what was decided."""
     poll_interval: Duration = 2 * 10**9
     """How often the remote is asked for merges and requests; a webhook only shortens the wait."""
-    publish_interval: Duration = 0
-    """At most one state commit in this time, for forges that limit pushes. 0s: no limit."""
+    publish_interval: Duration = 12 * 10**9
+    """When many jobs start, one state commit in this time, after four at once. What stops or ends never waits. 0s: nothing does."""
     require_signed_desired: bool = False
     """True: a desired commit that no key of a User document signed is not decided on."""
     authority: Literal["enforced", "off"] = "enforced"

@@ -10,7 +10,7 @@ apiVersion: gangops/v1
 kind: ClusterConfig
 metadata: {name: demo}
 spec:
-  repository: {desiredBranch: main, stateBranch: allocations, pollInterval: 1s}
+  repository: {desiredBranch: main, stateBranch: allocations, pollInterval: 1s, publishInterval: 0s}
   engine: agents
   scheduling:
     cycleInterval: 1s
