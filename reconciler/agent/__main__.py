@@ -40,6 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
     enrolling.add_argument("--conf", type=Path, required=True, help="agent.conf; ca, cert and key of [tls] are written")
     enrolling.add_argument("--token", required=True, help="the token, or - to read it from standard input")
     enrolling.add_argument("--at", required=True, metavar="URL", help="https://HOST:PORT of agents.enroll")
+    knocking = verbs.add_parser("pam", help="answer pam_exec: may PAM_USER come in by ssh, and in which job's bounds")
+    knocking.add_argument("--conf", type=Path, required=True, help="agent.conf")
     verbs.add_parser("zipapp", help="write the agent as one file").add_argument("target", type=Path)
     verbs.add_parser("shim").add_argument("spec")
     chosen = parser.parse_args(asked)
@@ -53,6 +55,10 @@ def main(arguments: list[str] | None = None) -> int:
             from reconciler.agent import shim
 
             return shim.main([chosen.spec])
+        if chosen.verb == "pam":
+            from reconciler.agent import pam
+
+            return pam.main(chosen.conf)
         if chosen.verb == "enroll":
             return _enroll(chosen.conf, chosen.token, chosen.at)
         return _run(chosen.conf, only_check=chosen.verb == "check")

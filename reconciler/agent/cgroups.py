@@ -98,6 +98,12 @@ def join(hierarchies: Sequence[Hierarchy], path: str, controls: Mapping[str, Seq
         _write(os.path.join(folder, "cgroup.procs"), "0")
 
 
+def adopt(hierarchies: Sequence[Hierarchy], path: str, pid: int) -> None:
+    """Put a process, and what it starts from now on, into a rank's cgroups as they are. Raises OSError."""
+    for hierarchy in hierarchies:
+        _write(os.path.join(hierarchy["root"], path, "cgroup.procs"), str(pid))
+
+
 def members(hierarchies: Sequence[Hierarchy], path: str) -> list[int]:
     """Pids in any of a rank's cgroups."""
     found: set[int] = set()

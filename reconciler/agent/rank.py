@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import fcntl
 import os
 import platform
@@ -23,6 +22,7 @@ from typing import Any, NoReturn
 
 from reconciler.agent import cgroups, proc
 from reconciler.agent.beneath import open_beneath
+from reconciler.agent.inside import enter, environment_in
 
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
@@ -68,9 +68,9 @@ def be_rank(spec: dict[str, Any], launched: dict[str, Any], output: int, failure
         os._exit(status)
 
 
-def be_shell(spec: dict[str, Any], launched: dict[str, Any], asked: dict[str, Any], beside: int) -> NoReturn:
+def be_shell(spec: dict[str, Any], launched: dict[str, Any], asked: dict[str, Any], work: int) -> NoReturn:
     """Become what a person asked for: a program on their terminal, as the rank's user, with its environment, bounds and
-    devices; inside its container where it has one. `beside` is the rank's first process. Never returns."""
+    devices; inside its container where it has one, and `work` is a process there. Never returns."""
     status = 126
     try:
         parent = os.getppid()
@@ -85,16 +85,22 @@ def be_shell(spec: dict[str, Any], launched: dict[str, Any], asked: dict[str, An
             cgroups.join(spec["cgroups"], launched["cgroup"], {})  # its limits stand there already
         _bind(launched["cpus"])
         mark = {proc.MARK: f"{parent}.{proc.start_time(parent)}"}
-        argv, environment = _inside(launched, asked, beside, {**secrets(launched["secretFiles"]), **mark})
+        environment = environment_in(work) if launched["wrappers"] else launched["env"]
+        environment = {**environment, **secrets(launched["secretFiles"]), **mark}
+        environment |= {"TERM": asked["term"]} if asked["term"] else {}
         os.umask(0o022)
         if launched["uid"] is not None:
             os.fchown(terminal, launched["uid"], -1)
         _become(launched)
-        if launched["noNewPrivs"]:
-            prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        prctl(_PR_SET_NO_NEW_PRIVS, 1)
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            os.chdir(launched["cwd"] or "/")
+        if launched["wrappers"]:
+            enter(work)
+        else:
+            with contextlib.suppress(OSError):
+                os.chdir(launched["cwd"] or "/")
+        shell = "/bin/sh" if launched["wrappers"] else environment.get("SHELL") or "/bin/sh"
+        argv = asked["argv"] or [shell, "-l"]
         status = 127
         os.execvpe(argv[0], argv, environment)  # noqa: S606 - who holds the job chose it
     except BaseException as err:  # noqa: BLE001 - the child must end here, whatever happened
@@ -103,30 +109,6 @@ def be_shell(spec: dict[str, Any], launched: dict[str, Any], asked: dict[str, An
             os.write(2, f"gangops: {reason}\r\n".encode("utf-8", "replace"))
     finally:
         os._exit(status)
-
-
-def _inside(
-    launched: dict[str, Any], asked: dict[str, Any], beside: int, hidden: dict[str, str]
-) -> tuple[list[str], dict[str, str]]:
-    """The program and its environment. What lies behind wrappers is in namespaces of its own, and is joined there."""
-    told = {"TERM": asked["term"]} if asked["term"] else {}
-    if not launched["wrappers"]:
-        environment = {**launched["env"], **hidden, **told}
-        return asked["argv"] or [environment.get("SHELL") or "/bin/sh", "-l"], environment
-    work = next((p for p in proc.descendants_of(beside) if proc.name_of(p) not in launched["wrappers"]), 0)
-    if not work:
-        raise OSError(errno.ESRCH, "nothing runs in the container yet")
-    with open(f"/proc/{work}/environ", "rb") as file:
-        pairs = (line.partition("=") for line in file.read().decode("utf-8", "replace").split("\0") if line)
-        environment = {name: value for name, _, value in pairs}
-    own = [kind for kind in ("user", "mnt", "pid", "ipc", "uts") if _namespace(work, kind) != _namespace(0, kind)]
-    words = {"user": "--user", "mnt": "--mount", "pid": "--pid", "ipc": "--ipc", "uts": "--uts"}
-    enter = ["nsenter", "--target", str(work), *(words[kind] for kind in own), "--preserve-credentials", "--wd"]
-    return [*enter, "--", *(asked["argv"] or ["/bin/sh", "-l"])], {**environment, **hidden, **told}
-
-
-def _namespace(pid: int, kind: str) -> str:
-    return os.readlink(f"/proc/{pid or 'self'}/ns/{kind}")  # noqa: PTH115 - no pathlib here
 
 
 def prctl(option: int, value: int) -> None:

@@ -29,6 +29,7 @@ import traceback
 from typing import Any, NoReturn
 
 from reconciler.agent import cgroups, proc
+from reconciler.agent.inside import work_behind
 from reconciler.agent.rank import be_rank, be_shell, prctl, set_oom_score
 from reconciler.agent.rotate import Log
 
@@ -38,6 +39,7 @@ RETRY = SECOND // 2
 
 _PR_SET_CHILD_SUBREAPER = 36
 _CHUNK = 65536
+_GUESTS_SECONDS = 0.05
 
 
 def main(arguments: list[str]) -> int:
@@ -192,7 +194,18 @@ class Shim:
                 if self.term_at is None and proc.children_of(os.getpid()):
                     self._end("", int(self.spec["killSeconds"]))  # what it left behind must go too
 
+    def _see_guests_off(self) -> None:
+        """People who came by ssh (`pam`) are in the rank's cgroups and no children of ours: they end with it, for its GPUs
+        are not free as long as they can use them."""
+        while self.launched["cgroup"] and cgroups.members(self.spec["cgroups"], self.launched["cgroup"]):
+            cgroups.kill(self.spec["cgroups"], self.launched["cgroup"])
+            time.sleep(_GUESTS_SECONDS)
+            if "killedAt" not in self.facts:
+                self.facts["killedAt"] = proc.boottime()
+                self._write()
+
     def _finish(self) -> None:
+        self._see_guests_off()
         if not self.error:
             self.facts.setdefault("startedAt", self.facts.get("exitAt", 0))
         else:
@@ -236,9 +249,11 @@ class Shim:
             return
         if not self.main or self.reaped or self.term_at is not None:
             return
+        wrappers = self.launched["wrappers"]
+        work = work_behind(wrappers, self.shells) if wrappers else 0
         pid = os.fork()
         if pid == 0:
-            be_shell(self.spec, self.launched, asked, self.main)
+            be_shell(self.spec, self.launched, asked, work)
         self.shells[pid] = path
         self.facts["shells"] = len(self.shells)
         self._write()
@@ -315,7 +330,7 @@ class Shim:
         Launchers and shells in between have none, and would die of it; so nobody gets it before someone listens.
         What wraps a container catches every signal and means none of them: the work is beneath it.
         """
-        waiting, heard = [self.main], False
+        waiting, heard = [self.main, *self._orphans()], False
         while waiting and not self.reaped:
             pid = waiting.pop()
             if proc.name_of(pid) not in self.launched["wrappers"] and proc.listens_to(pid, self.unheard):
@@ -329,6 +344,12 @@ class Shim:
             self.unheard = 0
             self.facts["heardAt"] = time.time_ns()
             self._write()
+
+    def _orphans(self) -> list[int]:
+        """What a container's runtime left to us: podman's monitor, with the work beneath it, leaves its parent."""
+        if not self.launched["wrappers"]:
+            return []
+        return [pid for pid in proc.children_of(os.getpid()) if pid != self.main and pid not in self.shells]
 
     # --- status -------------------------------------------------------------------------------------------------
 

@@ -23,8 +23,8 @@ from reconciler.runtime.anomalies import anomalies_of
 from reconciler.runtime.anomalies.situation import Situation
 from reconciler.runtime.bell import Bell, BellServer
 from reconciler.runtime.clock import SystemClock
-from reconciler.runtime.generation import first_generation, trailers
 from reconciler.runtime.gathering import Gathering
+from reconciler.runtime.generation import first_generation, trailers
 from reconciler.runtime.live import LivePages
 from reconciler.runtime.loop import Reconciler, Round
 from reconciler.runtime.notices.courier import Desk

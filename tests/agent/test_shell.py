@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import select
@@ -13,7 +14,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fcntl import ioctl
 from pathlib import Path
 
@@ -208,7 +209,132 @@ def test_the_end_of_the_job_is_the_end_of_the_shell(
     assert "killedAt" not in agents.facts()[0], "nobody waited for the kill"
 
 
-@pytest.mark.skipif(not shutil.which("bwrap") or not shutil.which("nsenter"), reason="needs bubblewrap and nsenter")
+CONTAINER = """#!{python}
+import ctypes, os, sys
+libc, args, env, at = ctypes.CDLL(None), sys.argv[1:], {{"PATH": "/usr/bin:/bin"}}, 1
+if args[0] in ("pull", "import", "image"):
+    for file in (a for a in args if a.endswith((".sif", ".sqsh"))):
+        open(file, "w").close()
+    sys.exit()
+for name, value in os.environ.items():
+    if name.startswith("APPTAINERENV_"):
+        env[name.removeprefix("APPTAINERENV_")] = value
+while args[at].startswith("--"):
+    option, is_one, value = args[at].partition("=")
+    if not is_one and option in ("--env", "--mount"):
+        at, value = at + 1, args[at + 1]
+    if option == "--env":
+        name, told, text = value.partition("=")
+        env[name] = text if told else os.environ[name]
+    at += 1
+ended, tell = os.pipe()
+if "podman" in sys.argv[0] and os.fork():  # as conmon leaves podman, which learns from a pipe how it ended
+    os.close(tell)
+    sys.exit(int(os.read(ended, 9) or b"1"))
+if "podman" in sys.argv[0]:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    libc.prctl(15, b"conmon")
+user = os.geteuid(), os.getegid()
+if libc.unshare(0x10000000 | 0x00020000 | 0x20000000) != 0:
+    sys.exit("no namespaces here")
+for file, text in (("setgroups", "deny"), ("uid_map", f"0 {{user[0]}} 1"), ("gid_map", f"0 {{user[1]}} 1")):
+    with open(f"/proc/self/{{file}}", "w") as where:
+        where.write(text)
+child = os.fork()
+if child == 0:
+    os.environ.clear()
+    os.execvpe(args[at + 1], args[at + 1 :], env)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+os.write(tell, str(code if code >= 0 else 128 - code).encode())
+sys.exit(code)
+"""
+"""A container as the kernel sees one: namespaces of its own, made by the job's user, and a runtime that wraps it."""
+RUNTIMES = ["podman", "apptainer", "enroot"]
+
+
+@pytest.fixture
+def containers(tmp_path: Path, agents: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = subprocess.run(["unshare", "--user", "--map-root-user", "true"], check=False, capture_output=True)
+    if trial.returncode != 0:
+        pytest.skip("no user namespaces here")
+    (tmp_path / "bin").mkdir(mode=0o755)
+    for name in RUNTIMES:
+        (tmp_path / "bin" / name).write_text(CONTAINER.format(python=sys.executable))
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    limits = f"[limits]\nruntimes = {' '.join(RUNTIMES)}\nregistries = nvcr.io/nvidia\n"
+    agents.conf.write_text(f"{agents.conf.read_text()}{limits}[images]\ndir = images\nrunDir = run\n")
+
+
+SAVES = """
+trap 'echo 7 > "$GANGOPS_CHECKPOINT_MARKER"' USR1
+cd /usr && touch "$GANGOPS_CHECKPOINT_DIR/ready"
+while :; do sleep 0.1; done
+"""
+SEEN = "for kind in user mnt pid; do readlink /proc/self/ns/$kind; done; pwd; echo $GANGOPS_JOB $MINE; grep ^CapEff /proc/self/status"
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.usefixtures("containers")
+def test_a_shell_is_inside_a_container_whatever_started_it(
+    runtime: str, person: Person, lab: HouseLab, agents: Agents, order: AttemptOrder, tmp_path: Path
+) -> None:
+    agents.start()
+    told = {"runtime": runtime, "image": "nvcr.io/nvidia/pytorch:25.01-py3", "launch": "perNode", "workingDir": ""}
+    order = running(order, command=[], script=SAVES, env={"MINE": "inside", "LD_PRELOAD": ""}, **told)
+    (tmp_path / "ckpt").mkdir(exist_ok=True)
+    lab.run(order)
+    until((tmp_path / "ckpt" / "ready").exists, "the rank runs")
+    shim = int(agents.facts()[0]["shim"])
+    wrapper = "conmon" if runtime == "podman" else runtime
+    (work,) = [pid for pid in proc.descendants_of(shim)
+               if proc.name_of(pid) == "bash" and proc.name_of(proc.parent_of(pid)) == wrapper]  # fmt: skip
+    done = person.runs("--", "/bin/sh", "-c", SEEN)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:3] == [str(Path(f"/proc/{work}/ns/{kind}").readlink()) for kind in ("user", "mnt", "pid")]
+    assert lines[:3] != [str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("user", "mnt", "pid")]
+    assert lines[3:5] == ["/usr", "nlp/train inside"]
+    assert lines[5].split() == ["CapEff:", "0" * 16], (
+        "root of the container has no more rights in a shell than in the job"
+    )
+    assert person.runs("--", "/bin/sh", "-c", "exit 7").returncode == 7
+    assert person.runs("--", "/bin/sh", "-c", "kill -9 $$").returncode == 128 + signal.SIGKILL
+    child = person.sits_down("--", "/bin/sh")
+    person.types("stty size; trap '' HUP TERM; echo beg''un; sleep 600\r")
+    person.sees("30 100")
+    person.sees("begun")
+    inside = [pid for pid in proc.descendants_of(shim) if proc.name_of(pid) == "sleep" and b"600" in _words(pid)]
+    assert inside
+    # The job is asked to save wherever its runtime has left it, and its end is the end of what ignores a hang-up.
+    lab.order(replace(order, phase="checkpoint"))
+    until((tmp_path / "ckpt" / "latest").exists, "it saved")
+    lab.wait_for("Gone")
+    assert person.ends(child) != 0
+    until(lambda: not any(proc.start_time(pid) for pid in [*inside, work]), "nothing is left")
+
+
+def _words(pid: int) -> list[bytes]:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return []
+
+
+@pytest.mark.usefixtures("containers")
+def test_a_container_in_which_nothing_runs_yet_has_no_shell(
+    person: Person, lab: HouseLab, agents: Agents, order: AttemptOrder, tmp_path: Path
+) -> None:
+    (tmp_path / "bin" / "podman").write_text("#!/bin/sh\ncase $1 in run) sleep 600;; esac\n")
+    agents.start()
+    lab.run(running(order, runtime="podman", image="nvcr.io/nvidia/pytorch:25.01-py3", launch="perNode", workingDir=""))
+    done = person.runs("--", "/bin/true")
+    assert done.returncode == 126
+    assert "nothing runs in the container yet" in done.stdout
+
+
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="needs bubblewrap")
 def test_a_shell_is_inside_the_container_of_its_rank(
     person: Person, lab: HouseLab, agents: Agents, order: AttemptOrder, tmp_path: Path
 ) -> None:
