@@ -26,7 +26,10 @@ def door_options(command: _Command) -> _Command:
             help="Certificate of the node CA.",
         ),
         click.option(
-            "--key", envvar="GANGOPS_KEY", type=click.Path(path_type=Path), help="Your key (default: git's signingKey)."
+            "--key",
+            envvar="GANGOPS_KEY",
+            type=click.Path(path_type=Path),
+            help="Your SSH key (default: git's signingKey, else ~/.ssh/id_ed25519).",
         ),
         click.option("--node", default="", help="Ask this node (default: where the job is, or was)."),
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from reconciler.cli import completing
 from reconciler.cli.propose import Wishes, confirm, desk_at, proposing, reason_option
@@ -28,8 +29,9 @@ _NOW = click.option(
     "--now", "at_once", is_flag=True, help="Ask for it at once too, in a request signed with your SSH key."
 )
 _KEY = click.option(
-    "--key", type=click.Path(path_type=Path), help="With --now: sign with this key, not that of git's settings."
-)
+    "--key", envvar="GANGOPS_KEY", type=click.Path(path_type=Path),
+    help="With --now: your SSH key (default: git's signingKey, else ~/.ssh/id_ed25519).",
+)  # fmt: skip
 
 
 def at_once(span: str = "24h") -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -41,7 +43,8 @@ def at_once(span: str = "24h") -> Callable[[Callable[..., int]], Callable[..., i
     def wrapped(command: Callable[..., int]) -> Callable[..., int]:
         @wraps(command)
         def called(*args: Any, at_once: bool, key: Path | None, lasts: str = "", **kwargs: Any) -> int:
-            if not at_once and (key is not None or lasts):
+            said = click.get_current_context().get_parameter_source("key")
+            if not at_once and (said is ParameterSource.COMMANDLINE or lasts):
                 raise UsageError("--for and --key go with --now", code="NothingAsked", remedy="say --now as well")
 
             def now_as(verb: str, reason: str, said: str = "", **about: Any) -> Asking | None:

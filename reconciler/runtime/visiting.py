@@ -19,6 +19,8 @@ from typing import Any
 import aiohttp
 
 from reconciler.errors import EngineUnavailable, ExitStatus, GangOpsError, UsageError
+from reconciler.store.person import LITERAL, as_person, signing_key
+from reconciler.store.runner import Git
 from reconciler.wire import CHALLENGE_PATH, VISIT_NAMESPACE, VISITS_PATH, Visit, VisitRequest, encode
 
 _ASK_SECONDS = 30
@@ -34,36 +36,23 @@ class NotAdmitted(GangOpsError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """Where people come in (`agents.visits`), the CA that vouches for it, and the key to sign with."""
+    """Where people come in (`agents.visits`), the CA that vouches for it, and the key to sign with, as `signing_key` has it."""
 
     server: str
     authority: Path
-    key: Path
+    key: Path | str
 
 
 def door_of(server: str | None, authority: Path | None, key: Path | None, repo: Path) -> Door:
-    """From options, else git's `user.signingKey`. Raises UsageError (NoDoor) that says what is missing."""
+    """From options, else the key that requests are signed with. Raises UsageError (NoDoor, NoSigningKey): what is missing."""
     if not server or authority is None:
         raise UsageError(
             "the address of the reconciler or the certificate of its CA is not known",
             code="NoDoor",
             remedy="Name them with --server and --ca, or GANGOPS_SERVER and GANGOPS_CA.",
         )
-    found = key or _signing_key(repo)
-    if found is None:
-        raise UsageError(
-            "there is no key to sign with",
-            code="NoDoor",
-            remedy="Name it with --key, or git config user.signingKey: a key of your User document.",
-        )
+    found = signing_key(as_person(Git(folder=repo)), key)
     return Door(server=server.rstrip("/"), authority=authority, key=found)
-
-
-def _signing_key(repo: Path) -> Path | None:
-    command = ["git", "-C", str(repo), "config", "--type=path", "user.signingKey"]
-    said = subprocess.run(command, capture_output=True, check=False, text=True).stdout.strip()
-    found = Path(said) if said else Path.home() / ".ssh" / "id_ed25519"
-    return found if found.is_file() else None
 
 
 @asynccontextmanager
@@ -95,12 +84,16 @@ async def visit(
         ) from err
 
 
-def sign(key: Path, content: bytes) -> str:
-    """The armoured signature; asks for a passphrase where there is one, or an ssh-agent. Raises UsageError."""
+def sign(key: Path | str, content: bytes) -> str:
+    """The armoured signature, by a key as `signing_key` names it; asks for a passphrase where there is one, or an ssh-agent. Raises UsageError."""
     with tempfile.TemporaryDirectory(prefix="gangops-") as folder:
         message = Path(folder, "request")
         message.write_bytes(content)
-        command = ["ssh-keygen", "-Y", "sign", "-n", VISIT_NAMESPACE, "-f", str(key), str(message)]
+        file = Path(key)
+        if str(key).startswith(LITERAL):
+            file = Path(folder, "key.pub")
+            file.write_text(str(key).removeprefix("key::") + "\n", encoding="utf-8")
+        command = ["ssh-keygen", "-Y", "sign", "-n", VISIT_NAMESPACE, "-f", str(file), str(message)]
         done = subprocess.run(command, capture_output=True, check=False, env={**os.environ, "LC_ALL": "C"})
         if done.returncode != 0:
             said = done.stderr.decode("utf-8", "replace").strip().splitlines()

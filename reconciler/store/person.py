@@ -66,8 +66,9 @@ def commit_as(git: Git, tree: str, parent: str, message: str) -> str:
 
 
 def signing_key(git: Git, key: Path | None) -> str:
-    """What git signs with for this person: `key` when given, else `user.signingKey`, which must be an SSH key.
+    """The SSH key that this person signs with, as git would be told it: a file, or `key::` or `ssh-` and a public key.
 
+    `key` when given; else git's `user.signingKey` where that is an SSH key; else `~/.ssh/id_ed25519`, as ssh has it.
     `git` is that of `as_person`. Raises UsageError (NoSigningKey).
     """
     if key is not None:
@@ -75,15 +76,23 @@ def signing_key(git: Git, key: Path | None) -> str:
             raise UsageError(f"there is no key {key}", code="NoSigningKey", remedy=_KEY)
         return str(key.expanduser().absolute())
     told = git.run("config", "--get", "user.signingkey", accept=(0, 1)).stdout.decode("utf-8", "replace").strip()
-    form = git.run("config", "--get", "gpg.format", accept=(0, 1)).stdout.decode("utf-8", "replace").strip()
-    if told and (form == "ssh" or told.startswith(("key::", "ssh-"))):
+    if told.startswith(LITERAL):
         return told
+    form = git.run("config", "--get", "gpg.format", accept=(0, 1)).stdout.decode("utf-8", "replace").strip()
+    file, usual = Path(told).expanduser(), Path.home() / ".ssh" / "id_ed25519"
+    # A file is an SSH key, whatever git signs commits with: GnuPG's keys are no files.
+    if told and (form == "ssh" or (file.is_absolute() and file.is_file())):
+        return str(file)
+    if usual.is_file():
+        return str(usual)
     why = "your git settings name no SSH key to sign with" if not told else "your git settings sign with no SSH key"
-    raise UsageError(f"a request is signed, and {why}", code="NoSigningKey", remedy=_KEY)
+    raise UsageError(f"this is signed, and {why}; there is no {usual} either", code="NoSigningKey", remedy=_KEY)
 
 
+LITERAL = ("key::", "ssh-")
+"""What a key begins with that is given itself and not as a file, whose private half an ssh-agent has."""
 _KEY = (
-    "--key ~/.ssh/id_ed25519; or for good: git config --global gpg.format ssh; "
+    "--key ~/.ssh/id_ed25519, or GANGOPS_KEY; or for good: git config --global gpg.format ssh; "
     "git config --global user.signingKey ~/.ssh/id_ed25519.pub. Its public half stands under sshKeys of your User."
 )
 

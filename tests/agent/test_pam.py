@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.agent import cgroups, proc
+from reconciler.agent import proc
 from reconciler.agent.cgroups import Hierarchy
 from reconciler.agent.conf import read_conf
 from reconciler.agent.folder import AttemptFolder

@@ -116,7 +116,7 @@ def test_what_could_never_be_let_in_is_told_here(ada: Person, words: list[str], 
     assert ada.branches() == []
 
 
-def test_without_a_key_nothing_is_asked_and_the_remedy_is_told(ada: Person) -> None:
+def test_without_a_key_nothing_is_asked_and_the_remedy_is_told(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = ada.home / "gitconfig"
     settings.write_text(settings.read_text().replace("signingKey", "signedOff"))
     found = ada.run("cancel", "a", "--now", "--yes")
@@ -126,6 +126,11 @@ def test_without_a_key_nothing_is_asked_and_the_remedy_is_told(ada: Person) -> N
     assert ada.branches() == []
     ada.done("cancel", "a", "--now", "--yes", "--key", str(ada.lab.folder / "ada-key"))
     assert len(requests(ada.lab)) == 1
+    monkeypatch.setenv("GANGOPS_KEY", str(ada.lab.folder / "ada-key"))
+    ada.done("suspend", "b", "--yes")
+    assert len(requests(ada.lab)) == 1, "whose environment names a key asks for nothing at once by that"
+    ada.done("cancel", "b", "--now", "--yes")
+    assert len(requests(ada.lab)) == 2
 
 
 def test_a_dry_run_asks_for_nothing(ada: Person) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from reconciler.agent.admission import signer_among
 from reconciler.errors import StoreError, UsageError
-from reconciler.store.person import as_person, commit_as, push_branch, scratch_commit
+from reconciler.runtime.visiting import door_of, sign
+from reconciler.store.person import as_person, commit_as, push_branch, scratch_commit, signing_key
 from reconciler.store.runner import Git
 from reconciler.store.signatures import make_key, split_signature
 from reconciler.store.statecommit import tree_with
@@ -177,3 +181,67 @@ def test_a_refusal_is_told_in_the_words_of_the_remote(clone: Git, remote: Reposi
         push_branch(person, commit, "gangops/x")
     assert refused.value.code == code
     assert words in refused.value.message
+
+
+# --- the key that requests, shells and logs are signed with ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "usual", "found"),
+    [
+        ("[gpg]\n format = ssh\n[user]\n signingKey = {own}\n", True, "{own}"),
+        ("[user]\n signingKey = {own}\n", True, "{own}"),
+        ("[gpg]\n format = ssh\n[user]\n signingKey = ~/own.pub\n", True, "{own}"),
+        ("[user]\n signingKey = ~/own.pub\n", True, "{own}"),
+        ("[user]\n signingKey = key::ssh-ed25519 AAAA ada\n", True, "key::ssh-ed25519 AAAA ada"),
+        ("[user]\n signingKey = ssh-ed25519 AAAA\n", False, "ssh-ed25519 AAAA"),
+        ("[user]\n signingKey = 0xC0FFEE\n", True, "{usual}"),
+        ("", True, "{usual}"),
+    ],
+    ids=["ssh and a file", "a file alone", "at home", "at home alone", "the key itself", "the key without a prefix",
+         "a key of GnuPG's", "nothing said"],
+)  # fmt: skip
+def test_one_rule_says_which_key_signs(clone: Git, home: Path, settings: str, usual: bool, found: str) -> None:
+    places = {"own": str(home / "own.pub"), "usual": str(home / ".ssh/id_ed25519")}
+    (home / ".ssh").mkdir()
+    for name in ("own", *(("usual",) if usual else ())):
+        Path(places[name]).touch()
+    with (home / "gitconfig").open("a") as file:
+        file.write(settings.format(**places))
+    assert signing_key(as_person(clone), None) == found.format(**places)
+    assert signing_key(as_person(Git(folder=home.parent)), None) == found.format(**places), "outside of any clone too"
+    assert door_of("https://x", home, None, home.parent).key == found.format(**places), "who looks in is who asks"
+    assert signing_key(as_person(clone), home / "own.pub") == places["own"], "what is named comes first"
+
+
+@pytest.mark.parametrize(
+    "settings", ["", "[user]\n signingKey = 0xC0FFEE\n", "[user]\n signingKey = relative.pub\n"],
+    ids=["nothing said", "a key of GnuPG's", "a file nobody could mean"],
+)  # fmt: skip
+def test_without_an_ssh_key_the_remedy_is_told(clone: Git, home: Path, settings: str) -> None:
+    with (home / "gitconfig").open("a") as file:
+        file.write(settings)
+    for ask in (lambda: signing_key(as_person(clone), None), lambda: door_of("https://x", home, None, clone.folder)):
+        with pytest.raises(UsageError) as caught:
+            ask()
+        assert caught.value.code == "NoSigningKey"
+        assert "--key" in caught.value.remedy
+
+
+def test_a_key_that_only_an_agent_has_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signer = make_key(tmp_path / "ada", "ada")
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(tmp_path / "agent")], stdout=subprocess.DEVNULL)
+    try:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
+        ends = time.monotonic() + 20
+        while not (tmp_path / "agent").exists():
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+        subprocess.run(["ssh-add", "-q", str(signer.key)], check=True, capture_output=True)
+        public = " ".join(signer.public_key().split()[:2])
+        signer.key.unlink()
+        for key in (f"key::{public}", public):
+            assert signer_among(b"asked", sign(key, b"asked"), [f"ada {public}"]) == "ada"
+    finally:
+        agent.terminate()
+        agent.wait()
