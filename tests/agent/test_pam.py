@@ -243,6 +243,9 @@ def test_a_session_is_in_the_ranks_cgroups_and_ends_with_it(
     before = comes(house, "nobody")
     told = f"gangops: no job runs as nobody on {conf.node}; `gangops get jobs` says where; {WAY}"
     assert says(before) == ["account", False, told]
+    page = (ROOT / ".github/COMING_FROM_SLURM.md").read_text()
+    inside = f"gangops: in the bounds of {order.job}, and only as long as it runs here"
+    assert f"{told}\n{inside}\n" in page, "what the page shows is what people see"
     assert before.wait(20) == 1
 
     subprocess.run(launcher_command(folder.write_spec(spec)), check=True)
@@ -254,11 +257,7 @@ def test_a_session_is_in_the_ranks_cgroups_and_ends_with_it(
         assert stranger.wait(20) == 1
         guest = comes(house, "nobody")
         assert says(guest) == ["account", True, ""]
-        assert says(guest) == [
-            "open_session",
-            True,
-            f"gangops: in the bounds of {order.job}, and only as long as it runs here",
-        ]
+        assert says(guest) == ["open_session", True, inside]
         sshd, session = says(guest)
         for one in real:
             assert {str(sshd), str(session)} < set(Path(one["root"], path, "cgroup.procs").read_text().split())
