@@ -25,7 +25,7 @@ from tests.runtime.lab import Desk, Lab, job_file, job_text, jobs
 ROOT = Path(__file__).parents[2]
 SOAK = (
     pytest.mark.skipif(not os.environ.get("GANGOPS_SOAK"), reason="a soak: set GANGOPS_SOAK=1 to run it by hand"),
-    pytest.mark.timeout(3600),
+    pytest.mark.timeout(10_800),
 )
 
 
