@@ -91,14 +91,20 @@ def changed_jobs(previous: Allocation, current: Allocation) -> Changes:
     """Files of job records and tombstones that differ between two allocations; None removes one."""
     changes: Changes = {}
     old, new = previous.jobs, current.jobs
-    changed = {key for key in {*old, *new} if old.get(key) is not new.get(key) and old.get(key) != new.get(key)}
-    for document, records in _by_document(new, changed).items():
+    for document, records in _by_document(new, _changed(old, new)).items():
         changes[job_path(document)] = _job_bytes(document, records)
     stones, before = current.tombstones, previous.tombstones
-    changed = {key for key in {*before, *stones} if before.get(key) != stones.get(key)}
-    for document, buried in _by_document(stones, changed).items():
+    for document, buried in _by_document(stones, _changed(before, stones)).items():
         changes[f"{TOMBSTONES}{document}.yaml"] = _tombstone_bytes(buried)
     return changes
+
+
+def _changed(before: Mapping[JobKey, _T], now: Mapping[JobKey, _T]) -> set[JobKey]:
+    """Keys whose values came, went or differ. Most are the same objects: tombstones of years are looked at in passing."""
+    if before is now:
+        return set()
+    came = {key for key, value in now.items() if (old := before.get(key)) is not value and old != value}
+    return came | (before.keys() - now.keys())
 
 
 def _by_document(values: Mapping[JobKey, _T], changed: set[JobKey]) -> dict[JobKey, dict[JobKey, _T]]:

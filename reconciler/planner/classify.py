@@ -7,7 +7,8 @@ here are the forced ones: cancelled, changed, suspended, over its limit, drained
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import replace
 from enum import StrEnum
 from typing import Final
@@ -21,7 +22,7 @@ from reconciler.model.reasons import Reason, ReasonCode, reason
 from reconciler.model.request import Ask
 from reconciler.model.units import Digest, GpuSeconds, Instant, JobKey, QueueName, document_of, seconds
 from reconciler.planner import steps
-from reconciler.planner.candidacy import FINAL, Case, World, failed_tasks, not_a_candidate
+from reconciler.planner.candidacy import FINAL, Case, Tombstones, World, failed_tasks, not_a_candidate
 from reconciler.planner.draft import limit_of
 from reconciler.planner.memo import masks_of
 from reconciler.planner.requested import why_asked
@@ -48,7 +49,7 @@ class Bucket(StrEnum):
 
 def judge_all(
     desired: Desired, observed: Observed, previous: Allocation, now: Instant
-) -> tuple[dict[JobKey, JobRecord], dict[JobKey, tuple[Tombstone, ...]]]:
+) -> tuple[dict[JobKey, JobRecord], Tombstones]:
     """Every job's record after observation and files have spoken, in code point order; and all tombstones.
 
     A record that nothing speaks about is the previous object itself. A job that is over and has no file is left out.
@@ -61,7 +62,8 @@ def judge_all(
         else record
         for key, record in previous.jobs.items()
     }
-    tombstones = dict(previous.tombstones)
+    buried: dict[JobKey, tuple[Tombstone, ...]] = {}  # by this decision; the others are many, and stay as they are
+    tombstones = ChainMap(buried, dict(previous.tombstones))
     for key, record in advanced.items():
         if record.state is JobState.FINISHED and previous.jobs[key].state is not JobState.FINISHED:
             _bury(tombstones, record, observed, now)
@@ -81,6 +83,8 @@ def judge_all(
             waits = judged.hold is None or judged.state is JobState.PENDING
             records[key] = judged if waits else replace(judged, hold=None)
         _bury_unheld(tombstones, case, judged)
+    if not buried:
+        return records, previous.tombstones
     return records, {key: tombstones[key] for key in sorted(tombstones)}
 
 
@@ -109,7 +113,7 @@ def bucket_of(case: Case) -> Bucket:
 
 
 def _bury(
-    tombstones: dict[JobKey, tuple[Tombstone, ...]], record: JobRecord, observed: Observed, now: Instant
+    tombstones: MutableMapping[JobKey, tuple[Tombstone, ...]], record: JobRecord, observed: Observed, now: Instant
 ) -> None:  # fmt: skip
     """Remember how an incarnation ended. One that never started leaves nothing to remember."""
     if record.outcome is None or not record.attempt:
@@ -122,7 +126,9 @@ def _bury(
     tombstones[record.job] = (*kept, stone)
 
 
-def _bury_unheld(tombstones: dict[JobKey, tuple[Tombstone, ...]], case: Case, judged: JobRecord | None) -> None:
+def _bury_unheld(
+    tombstones: MutableMapping[JobKey, tuple[Tombstone, ...]], case: Case, judged: JobRecord | None
+) -> None:
     """An incarnation that ended without holding anything: cancelled or replaced while it waited."""
     record = case.record
     if record is None or record.state is JobState.FINISHED:

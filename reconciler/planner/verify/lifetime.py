@@ -28,7 +28,9 @@ def succession(case: Case) -> Iterator[Violation]:
         yield Violation(code=Breach.WRONG_GENERATION, detail="another epoch or cluster, or time ran backwards")
     for key, stones in old.tombstones.items() if old.tombstones is not new.tombstones else ():
         kept = new.tombstones.get(key, ())
-        if not all(stone in kept or any(_later(stone, other) for other in kept) for stone in stones):
+        if kept is not stones and not all(
+            stone in kept or any(_later(stone, other) for other in kept) for stone in stones
+        ):
             yield Violation(code=Breach.TOMBSTONE_LOST, job=key)
 
 
