@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from reconciler.documents.schema import schema_files
+from reconciler.documents.schema.files import schema_files
 
 
 def scaffold(cluster: str = "my-cluster") -> Mapping[str, bytes]:

@@ -15,7 +15,7 @@ from reconciler.documents.edit import format_text
 from reconciler.documents.hostlist import expand
 from reconciler.documents.loader import load
 from reconciler.documents.scaffold import scaffold
-from reconciler.documents.schema import schema_files
+from reconciler.documents.schema.files import schema_files
 from reconciler.errors import Diagnostic, InvalidInput, NotFound, Place, UsageError, sorted_by_place
 from reconciler.model.units import NodeName
 from reconciler.render.plan.machine import plan_schema

@@ -15,7 +15,8 @@ from reconciler.documents.layout import is_document
 from reconciler.documents.loader import Tree, load
 from reconciler.documents.scaffold import scaffold
 from reconciler.documents.scalars import DecimalText
-from reconciler.documents.schema import KINDS, schema_files
+from reconciler.documents.schema import KINDS
+from reconciler.documents.schema.files import schema_files
 from reconciler.model.units import CommitId
 from tests.documents.trees import EXAMPLES, ROOT, files_below, job
 

@@ -12,8 +12,8 @@ from typing import Final
 from reconciler.documents.desired import SourceFile, validate_files
 from reconciler.documents.edit import new_document
 from reconciler.documents.loader import Tree
-from reconciler.documents.schema import schema_files
 from reconciler.documents.schema.base import API_VERSION
+from reconciler.documents.schema.files import schema_files
 from reconciler.engines.slurm.seen import SlurmNode
 from reconciler.errors import Diagnostic, Place, Severity, UsageError
 from reconciler.imports.slurm.hardware import ONLY_RACK, Machine, gpu_memory_is_known, node_sets_of, profiles_of
