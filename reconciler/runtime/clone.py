@@ -22,10 +22,11 @@ _PROTOCOLS = frozenset({"https", "ssh", "file"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clone:
-    """`git` reads in it; `desired` and `state` are branch names."""
+    """`git` reads in it; `desired` and `state` are branch names. `is_partial`: what `partial` answers, where it is known."""
 
     git: Git
     folder: Path
+    is_partial: bool | None = None
     desired: str = "main"
     state: str = "allocations"
 
@@ -68,7 +69,7 @@ class Clone:
     @property
     def partial(self) -> bool:
         """It was made without the contents of files: what a verb needs is fetched in one request for each tree."""
-        return is_partial(self.git)
+        return self.is_partial if self.is_partial is not None else is_partial(self.git)
 
     def _record_specs(self) -> list[str]:
         """The branches of the record: all of them, of which a shallow clone wants the newest alone."""
@@ -82,12 +83,15 @@ class Clone:
 
     def find_state(self) -> str | None:
         """The newest state commit here, in the newest branch of the record; None when there is no state branch."""
-        for folder in ("refs/remotes/origin/", "refs/heads/"):
-            told = self.git.run("for-each-ref", "--format=%(refname)", f"{folder}{self.state}*").stdout.decode()
-            names = in_order((ref.removeprefix(folder) for ref in told.split()), self.state)
-            found = find_commit(self.git, f"{folder}{names[-1]}") if names else None
-            if found is not None:
-                return found
+        folders = ("refs/remotes/origin/", "refs/heads/")
+        patterns = [f"{folder}{self.state}*" for folder in folders]
+        told = self.git.run("for-each-ref", "--format=%(objecttype) %(objectname) %(refname)", *patterns).stdout
+        rows = [line.split(" ", 2) for line in told.decode().splitlines()]
+        commits = {ref: oid for kind, oid, ref in rows if kind == "commit"}
+        for folder in folders:
+            names = in_order((ref.removeprefix(folder) for ref in commits if ref.startswith(folder)), self.state)
+            if names:
+                return commits[f"{folder}{names[-1]}"]
         return None
 
     def state_tip(self) -> str:
@@ -120,4 +124,6 @@ def open_clone(folder: Path) -> Clone:
             code="NotAClone",
             remedy="run this in a clone of the cluster repository, name one with -C, or `gangops use URL` once",
         ) from err
-    return Clone(git=git, folder=folder)
+    # What a clone without contents lacks is fetched as it is read, which takes the login of who reads.
+    partial = is_partial(git)
+    return Clone(git=as_person(git) if partial else git, folder=folder, is_partial=partial)

@@ -88,6 +88,7 @@ def _read_at_most(child: subprocess.Popen[bytes], at_most: int, seconds: float) 
     listener.join()
     status = child.wait()
     clock.cancel()
+    clock.join()  # a thread that is still ending would keep the caller from making a copy of itself
     words = b"".join(complaints).decode("utf-8", "replace")
     whole = not cut and not rang.is_set()
     return Ended(status=status, stdout=stdout if whole else b"", stderr=words, timed_out=rang.is_set(), cut=cut)

@@ -5,7 +5,7 @@ Which files of a tree may be read is left to `trees`, what the bytes mean to `do
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from reconciler.errors import NotFound, StoreError
 from reconciler.store.names import checked_object_id, checked_revision
@@ -14,14 +14,25 @@ from reconciler.store.runner import Git
 
 def resolve(git: Git, revision: str) -> str:
     """The commit a revision names. Raises NotFound(UnknownRevision), UsageError(UnsafeRevision)."""
-    found = find_commit(git, revision)
-    if found is None:
-        raise NotFound(
-            f"no commit is called {revision!r} in {git.folder.name}",
-            code="UnknownRevision",
-            remedy="Fetch first, or check the spelling.",
-        )
-    return found
+    return resolve_all(git, (revision,))[0]
+
+
+def resolve_all(git: Git, revisions: Sequence[str]) -> tuple[str, ...]:
+    """The commits that revisions name, in their order, by one process. Raises as `resolve` does, for the first of them."""
+    # Through standard input nothing can be taken for an option.
+    told = described_all(git, [f"{checked_revision(revision)}^{{commit}}" for revision in revisions])
+    for revision, (kind, _, _) in zip(revisions, told, strict=True):
+        if kind != "commit":
+            raise _unknown(git, revision)
+    return tuple(oid for _, oid, _ in told)
+
+
+def _unknown(git: Git, revision: str) -> NotFound:
+    return NotFound(
+        f"no commit is called {revision!r} in {git.folder.name}",
+        code="UnknownRevision",
+        remedy="Fetch first, or check the spelling.",
+    )
 
 
 def find_commit(git: Git, revision: str) -> str | None:
@@ -35,6 +46,18 @@ def subtree(git: Git, commit: str, path: str) -> str | None:
     """The id of the tree at a path of a commit ('' is the whole), or None when no folder is there."""
     kind, oid, _ = described(git, f"{checked_object_id(commit)}:{path}" if path else f"{commit}^{{tree}}")
     return oid if kind == "tree" else None
+
+
+def subtrees(git: Git, revision: str, paths: Sequence[str]) -> tuple[str, tuple[str | None, ...]]:
+    """The commit a revision names and the ids of the trees at some paths of it, None where no folder is, by one process.
+
+    Raises as `resolve` does.
+    """
+    whole = f"{checked_revision(revision)}^{{commit}}"
+    (kind, commit, _), *found = described_all(git, [whole, *(f"{whole}:{path}" for path in paths)])
+    if kind != "commit":
+        raise _unknown(git, revision)
+    return commit, tuple(oid if kind == "tree" else None for kind, oid, _ in found)
 
 
 def blobs(git: Git, oids: Iterable[str]) -> Mapping[str, bytes]:
@@ -71,7 +94,7 @@ def path_proof(git: Git, commit: str, path: str) -> tuple[bytes, tuple[bytes, ..
     """
     folders = path.split("/")[:-1]
     names = [f"{commit}:{'/'.join(folders[:depth])}" for depth in range(len(folders) + 1)]
-    found = [described(git, name) for name in (*names, f"{checked_object_id(commit)}:{path}")]
+    found = described_all(git, (*names, f"{checked_object_id(commit)}:{path}"))
     if any(kind == "missing" for kind, _, _ in found):
         raise path_not_found(path, commit)
     contents = _objects(git, (commit, *(oid for _, oid, _ in found)))
@@ -105,13 +128,26 @@ def folders_of(git: Git, commit: str, folders: Iterable[str]) -> tuple[bytes, Ma
 
 def described(git: Git, name: str) -> tuple[str, str, int]:
     """Kind, id and size of what a name stands for; kind is `missing` when nothing is."""
-    if "\n" in name:
-        return "missing", "", 0
-    told = git.run("cat-file", "--batch-check", stdin=name.encode("utf-8", "surrogateescape") + b"\n").stdout
-    row = told.decode("utf-8", "replace").split()
-    if len(row) == 3 and row[2].isdigit():
-        return row[1], row[0], int(row[2])
-    return "missing", "", 0
+    return described_all(git, (name,))[0]
+
+
+def described_all(git: Git, names: Sequence[str]) -> list[tuple[str, str, int]]:
+    """Kind, id and size of what each name stands for, by one process; kind is `missing` when nothing is."""
+    asked = [name for name in names if "\n" not in name]
+    if not asked:
+        return [_NOTHING for _ in names]
+    stdin = "".join(f"{name}\n" for name in asked).encode("utf-8", "surrogateescape")
+    told = git.run("cat-file", "--batch-check", "--buffer", stdin=stdin).stdout
+    rows = dict(zip(asked, told.split(b"\n"), strict=False))  # a line for each name, whatever it names
+    return [_described(rows.get(name, b"")) for name in names]
+
+
+_NOTHING = ("missing", "", 0)
+
+
+def _described(line: bytes) -> tuple[str, str, int]:
+    row = line.decode("utf-8", "replace").split()
+    return (row[1], row[0], int(row[2])) if len(row) == 3 and row[2].isdigit() else _NOTHING
 
 
 def _objects(git: Git, oids: Iterable[str]) -> dict[str, tuple[str, bytes]]:

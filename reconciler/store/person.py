@@ -13,7 +13,6 @@ from pathlib import Path
 from reconciler.errors import GangOpsError, StoreError, Unreachable, UsageError
 from reconciler.store.failures import redact
 from reconciler.store.names import checked_object_id, checked_ref
-from reconciler.store.publish import PushResult, read_porcelain
 from reconciler.store.runner import SSH_COMMAND, Git
 
 # Programs that git would start for a signature. A clone may not name others; the person may.
@@ -150,6 +149,8 @@ def push_branch(git: Git, commit: str, branch: str) -> None:
     `git` is that of `as_person`. Raises: StoreError(BranchExists | NoPushRights | PushRejected);
     Unreachable(RemoteUnreachable | AuthenticationFailed).
     """
+    from reconciler.store.publish import PushResult, read_porcelain  # most who read in their own name never push
+
     ref = checked_ref(f"refs/heads/{branch}")
     try:
         pushed = git.run(

@@ -6,11 +6,12 @@ are ignored. Limits are counted before anything is read. What the bytes mean is 
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from reconciler.errors import Diagnostic, InvalidInput, Place, Severity, StoreError, sorted_by_place
-from reconciler.store.objects import blobs, path_not_found, resolve, subtree
+from reconciler.store.objects import blobs, path_not_found, subtree, subtrees
 from reconciler.store.runner import Git
 
 REGULAR = "100644"
@@ -60,8 +61,25 @@ class TreeContents:
 
 def tree_entries(git: Git, commit: str, prefix: str = "", *, at_most: int | None = None) -> tuple[TreeEntry, ...]:
     """All files under a folder of a commit, in git's order. Raises StoreError(PathNotFound)."""
-    found = _raw_entries(git, commit, prefix, at_most)
+    tree = subtree(git, commit, prefix)
+    if tree is None:
+        raise path_not_found(prefix, commit)
+    found = _raw_entries(git, prefix, tree, at_most, {}, partial=is_partial(git))
     return tuple(TreeEntry(path=printable(path), mode=mode, oid=oid, size=size) for path, mode, oid, size in found)
+
+
+def file_ids(git: Git, commit: str, under: tuple[str, ...]) -> tuple[tuple[str, str, str], ...]:
+    """(path, mode, id) of all files under some folders of a commit, in git's order; folders may be missing.
+
+    Without sizes, which cost git a look at every object. Raises StoreError(PathNotFound).
+    """
+    tree = subtree(git, commit, "")
+    if tree is None:
+        raise path_not_found("", commit)
+    if is_partial(git):
+        _fetch_missing(git, tree)
+    listed = _listing(git, tree, None, under)
+    return tuple((printable(path), mode, oid) for path, mode, oid, _ in listed)
 
 
 def read_tree(
@@ -70,23 +88,27 @@ def read_tree(
     under: tuple[str, ...],
     *,
     optional: tuple[str, ...] = (),
-    known: Container[str] = (),
+    known: Mapping[str, bytes] = MappingProxyType({}),
     limits: Limits = Limits(),
+    partial: bool | None = None,
 ) -> TreeContents:
     """The files under some folders of a revision, with a diagnostic for each that was refused.
 
     A missing folder is an error unless it is also named in `optional`: "not found" never reads as "empty". Blobs whose
-    ids are `known` (parsed before) are listed but not read again.
+    contents are `known` by id are listed but not read again. `partial`: what `is_partial` said of the clone, when asked.
     Raises: StoreError(PathNotFound), NotFound(UnknownRevision); InvalidInput(TooManyFiles | TreeTooLarge), because
     half a tree must not be taken for the whole.
     """
-    commit = resolve(git, revision)
+    commit, trees = subtrees(git, revision, under)
+    partial = is_partial(git) if partial is None else partial
     raw: dict[bytes, TreeEntry] = {}
-    for prefix in under:
-        if prefix in optional and subtree(git, commit, prefix) is None:
+    for prefix, tree in zip(under, trees, strict=True):
+        if tree is None and prefix in optional:
             continue
+        if tree is None:
+            raise path_not_found(prefix, commit)
         try:
-            found = _raw_entries(git, commit, prefix, limits.listing_bytes)
+            found = _raw_entries(git, prefix, tree, limits.listing_bytes, known, partial=partial)
         except StoreError as err:
             if err.code != "OutputTooLarge":
                 raise
@@ -95,7 +117,7 @@ def read_tree(
         if len(raw) > limits.files:
             raise InvalidInput([_too_many(prefix, limits)])
     entries = tuple(raw[path] for path in sorted(raw))
-    refused = {raw[path].path: problem for path in raw if (problem := _refusal(path, raw[path], limits))}
+    refused = {one.path: problem for path, one in raw.items() if (problem := _refusal(path, one, limits))}
     readable = [entry for entry in entries if entry.path not in refused]
     if sum(entry.size for entry in readable) > limits.total_bytes:
         raise InvalidInput([_too_large_together(under, limits)])
@@ -118,27 +140,34 @@ def printable(path: bytes) -> str:
 # -- listing
 
 
-def _raw_entries(git: Git, commit: str, prefix: str, at_most: int | None) -> list[tuple[bytes, str, str, int]]:
-    tree = subtree(git, commit, prefix)
-    if tree is None:
-        raise path_not_found(prefix, commit)
-    partial = is_partial(git)
-    # In a blobless clone `-l` would fetch each blob alone: list, fetch all that lack at once, then ask for sizes.
-    listing = git.run("ls-tree", "-r", "-z", "--full-tree", *(() if partial else ("-l",)), tree, at_most=at_most).stdout
+def _raw_entries(
+    git: Git, prefix: str, tree: str, at_most: int | None, known: Mapping[str, bytes], *, partial: bool
+) -> list[tuple[bytes, str, str, int]]:  # fmt: skip
+    # In a blobless clone `-l` would fetch each blob alone: list, fetch all that lack at once, then ask for sizes. Where
+    # most contents are known, it is quicker to ask for the sizes of the others alone.
+    sized = not partial and not known
     head = prefix.encode() + b"/" if prefix else b""
-    found = []
+    found = [(head + name, mode, oid, size) for name, mode, oid, size in _listing(git, tree, at_most, sized=sized)]
+    if sized:
+        return found
+    if partial:
+        _fetch_missing(git, tree)
+    sizes = _sizes(git, [oid for _, mode, oid, _ in found if mode != _SUBMODULE and oid not in known])
+    return [(path, mode, oid, len(known[oid]) if oid in known else sizes.get(oid, -1)) for path, mode, oid, _ in found]
+
+
+def _listing(
+    git: Git, tree: str, at_most: int | None, under: tuple[str, ...] = (), *, sized: bool = False
+) -> Iterator[tuple[bytes, str, str, int]]:  # fmt: skip
+    """Path, mode, id and size (-1 when not asked for) of all files of a tree."""
+    asked = (*(("-l",) if sized else ()), tree, *under)
+    listing = git.run("ls-tree", "-r", "-z", "--full-tree", *asked, at_most=at_most).stdout
     for line in listing.split(b"\0")[:-1]:
         facts, _, name = line.partition(b"\t")
-        mode, _, oid, *size = facts.decode("ascii").split()
+        mode, _, oid, *size = str(facts, "ascii").split()
         if size == ["BAD"]:  # what ls-tree prints when it cannot find a blob, with exit status 0
             raise StoreError(f"object {oid} is missing from the clone", code="CloneBroken", remedy="Fetch it again.")
-        found.append((head + name, mode, oid, int(size[0]) if size and size[0] != "-" else -1))
-    if not partial:
-        return found
-    wanted = [oid for _, mode, oid, _ in found if mode != _SUBMODULE]
-    _fetch_missing(git, tree)
-    sizes = _sizes(git, wanted)
-    return [(path, mode, oid, sizes.get(oid, -1)) for path, mode, oid, _ in found]
+        yield name, mode, oid, int(size[0]) if size and size[0] != "-" else -1
 
 
 def is_partial(git: Git) -> bool:
@@ -186,7 +215,7 @@ def _refusal(raw_path: bytes, entry: TreeEntry, limits: Limits) -> Diagnostic | 
         return _diagnostic(
             "ModeRefused", "Only plain files are read", told, path, f"git update-index --chmod=-x {path}"
         )
-    if printable(raw_path).encode() != raw_path:
+    if path.encode() != raw_path:
         told = f"The name, with odd bytes escaped, is {path}."
         return _diagnostic("NameRefused", "File names must be printable UTF-8", told, path, "Rename the file.")
     if size > limits.file_bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,18 @@ def test_a_bare_repository_and_a_folder_inside_a_clone_will_do(lab: Lab) -> None
     assert open_clone(lab.remote.path).refresh() == ""  # it has no origin
     inside = cloned(lab) / "cluster-state" / "jobs"
     assert open_clone(inside).state_tip() == lab.tip
+
+
+def test_what_a_clone_lacks_is_fetched_as_the_person_who_reads_it(lab: Lab) -> None:
+    """A clone without contents needs their login to read; a whole one is read with nobody's settings."""
+    lab.begin(**jobs("a"))
+    git(lab.remote.path, "config", "uploadpack.allowFilter", "true")
+    git(lab.folder, "clone", "-q", "--no-checkout", "--filter=blob:none", f"file://{lab.remote.path}", "part")
+    whole, part = open_clone(cloned(lab)), open_clone(lab.folder / "part")
+    assert (whole.partial, whole.git.person) == (False, False)
+    assert (part.partial, part.git.person) == (True, True)
+    assert whole.git.environment()["HOME"] == os.devnull
+    assert part.git.environment()["HOME"] == os.environ["HOME"]
 
 
 def test_what_is_no_clone(tmp_path: Path) -> None:
