@@ -104,7 +104,7 @@ class CheckedFile:
     @property
     def first_error(self) -> str:
         """Code of the first error, "" when the file is sound."""
-        return next((d.code for d in self.diagnostics if d.is_error), "")
+        return next((d.code for d in self.diagnostics if d.is_error), "") if self.diagnostics else ""
 
 
 def check_file(content: bytes, file: str, limits: Limits = FILE_LIMITS) -> CheckedFile:

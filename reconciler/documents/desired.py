@@ -30,9 +30,9 @@ from reconciler.documents.judged import (
     validate_files,
     verdict_of,
 )
-from reconciler.documents.layout import is_document, is_job, is_optional, key_of
+from reconciler.documents.layout import is_document, is_job, is_optional
 from reconciler.documents.lint import lint_cluster
-from reconciler.documents.lint_jobs import lint_dependencies, lint_job
+from reconciler.documents.lint_jobs import lint_job
 from reconciler.documents.loader import FILE_LIMITS, Limits, bulk
 from reconciler.errors import Diagnostic, sorted_by_place
 from reconciler.model.desired import Desired
@@ -82,7 +82,8 @@ def load_desired(
         if settled.cluster is None:
             return LoadedDesired(desired=None, diagnostics=sorted_by_place(judged.diagnostics), frozen=settled.used)
         # 4. The jobs, against that cluster.
-        jobs = _settle_jobs(tree, settled.cluster, older)
+        knotted = frozenset(d.place.file for d in judged.diagnostics if d.code == "DependencyCycle")
+        jobs = _settle_jobs(tree, settled.cluster, older, knotted)
     return LoadedDesired(
         desired=_assembled(settled.cluster.desired, settled.blocked, jobs, commit),
         diagnostics=sorted_by_place(map(as_wish, judged.diagnostics)),
@@ -181,20 +182,20 @@ class _Jobs:
         self.items[key] = item
         if job.array is not None:
             self.arrays[key] = job
-        self.jobs.update((gang.key, gang) for gang in gangs)
+        for gang in gangs:
+            self.jobs[gang.key] = gang
 
 
-def _settle_jobs(tree: Tree, cluster: Cluster, older: _Older) -> _Jobs:
+def _settle_jobs(tree: Tree, cluster: Cluster, older: _Older, knotted: frozenset[str]) -> _Jobs:
+    """`knotted` are the files of jobs that wait for each other in a circle."""
     found = _Jobs()
-    knotted = _knotted(tree)
-    for path in filter(is_job, tree.checked):
-        key = key_of(path)
+    for path, key in tree.jobs.items():
         if key is None:
             continue
         checked = tree.checked[path]
         code = checked.first_error or ("DependencyCycle" if path in knotted else "")
-        item = only_job(checked)
-        if item is not None and not code:
+        item = only_job(checked) if not code else None
+        if item is not None:
             verdict = verdict_of(item, tree.files[path].oid, cluster.around, tree.cache)
             if verdict.job is not None:
                 found.add(key, item, verdict.job, verdict.gangs)
@@ -202,12 +203,6 @@ def _settle_jobs(tree: Tree, cluster: Cluster, older: _Older) -> _Jobs:
             code = next(d.code for d in verdict.diagnostics if counts(d))
         _freeze(found, key, path, code or "EmptyFile", cluster, older)
     return found
-
-
-def _knotted(tree: Tree) -> frozenset[str]:
-    """Files of jobs that wait for each other in a circle."""
-    jobs = {key: job for path in tree.checked if (key := key_of(path)) and (job := only_job(tree.checked[path]))}
-    return frozenset(d.place.file for d in lint_dependencies(jobs) if d.is_error)
 
 
 def _freeze(found: _Jobs, key: JobKey, path: str, code: str, cluster: Cluster, older: _Older) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from reconciler.documents.cache import ParseCache, Verdict
 from reconciler.documents.check import CheckedFile, Item, check, may_hold_decimals
@@ -30,11 +30,13 @@ from reconciler.documents.layout import CONFIG, is_document, is_job, key_of, lin
 from reconciler.documents.lint import Documents, documents_of, lint_cluster
 from reconciler.documents.lint_jobs import lint_dependencies, lint_job
 from reconciler.documents.loader import FILE_LIMITS, Limits, bulk, load
-from reconciler.documents.schema.cluster import ClusterSpec
 from reconciler.documents.surroundings import Surroundings, surroundings_of
 from reconciler.errors import Diagnostic, Place, Severity, sorted_by_place
 from reconciler.model.desired import Desired
 from reconciler.model.units import CommitId, JobKey
+
+if TYPE_CHECKING:
+    from reconciler.documents.schema.cluster import ClusterSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +65,12 @@ def validate_files(files: Iterable[SourceFile], cache: ParseCache | None = None)
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """`ghosts` are the (kind, name) of documents that are there but not well-formed."""
+    """`jobs` are the files of jobs by path, each with the job it names if it names one; `ghosts` the (kind, name) of
+    documents that are there but not well-formed."""
 
     files: Mapping[str, SourceFile]
     checked: Mapping[str, CheckedFile]
+    jobs: Mapping[str, JobKey | None]
     ghosts: frozenset[tuple[str, str]]
     cache: ParseCache
 
@@ -75,8 +79,12 @@ def read_files(files: Iterable[SourceFile], cache: ParseCache, limits: Limits = 
     """The documents among these files, each checked by itself; paths in order."""
     by_path = {f.path: f for f in sorted(files, key=lambda f: f.path) if is_document(f.path)}
     ghosts: set[tuple[str, str]] = set()
-    checked = {path: check_source(f, cache, ghosts, limits) for path, f in by_path.items()}
-    return Tree(by_path, checked, frozenset(ghosts), cache)
+    checked: dict[str, CheckedFile] = {}
+    for path, file in by_path.items():
+        same = cache.file(path, file.oid)
+        checked[path] = same or cache.keep_file(path, file.oid, check_source(file, cache, ghosts, limits))
+    jobs = {path: key_of(path) for path in by_path if is_job(path)}
+    return Tree(by_path, checked, jobs, frozenset(ghosts), cache)
 
 
 def check_source(
@@ -99,7 +107,7 @@ def check_source(
     if not diagnostics:
         has_decimals = may_hold_decimals(file.content)
         trees = [(d.kind, d.index, _plain(d.value) if has_decimals else d.value) for d in loaded.documents]
-        cache.keep(file.oid, items, trees)
+        cache.keep(file.oid, items, trees, file.content)
     return CheckedFile(tuple(items), (*diagnostics, *_misplaced(file, items, cache)))
 
 
@@ -150,12 +158,11 @@ class Cluster:
 def judge(tree: Tree) -> Judged:
     """All that is wrong with the files of a tree, by themselves and together."""
     diagnostics = [d for checked in tree.checked.values() for d in checked.diagnostics]
-    cluster = cluster_of(i for path, checked in tree.checked.items() if not is_job(path) for i in checked.items)
-    found = [*lint_cluster(cluster.documents), *_missing_config(tree, cluster.documents)]
+    cluster, told = _cluster_in(tree)
+    found = [*told, *_missing_config(tree, cluster.documents)]
     jobs: dict[JobKey, Item] = {}
-    for path in filter(is_job, tree.checked):
+    for path, key in tree.jobs.items():
         job = only_job(tree.checked[path])
-        key = key_of(path)
         if job is not None:
             found += verdict_of(job, tree.files[path].oid, cluster.around, tree.cache).diagnostics
         if job is not None and key is not None:
@@ -166,10 +173,24 @@ def judge(tree: Tree) -> Judged:
     return Judged(tuple(diagnostics), cluster, frozenset(errors))
 
 
+def _cluster_in(tree: Tree) -> tuple[Cluster, tuple[Diagnostic, ...]]:
+    """What a tree's documents say about the cluster, and all that is wrong with that: remembered for the same files."""
+    paths = [path for path in tree.files if path not in tree.jobs]
+    files = tuple((path, tree.files[path].oid) for path in paths)
+    items = [item for path in paths for item in tree.checked[path].items]
+    known: tuple[Desired, Surroundings, tuple[Diagnostic, ...]] | None = tree.cache.cluster(files)
+    if known is None:
+        made = cluster_of(items)
+        known = made.desired, made.around, tuple(lint_cluster(made.documents))
+        tree.cache.keep_cluster(files, known)
+    desired, around, told = known
+    return Cluster(documents_of(items), desired, around), told
+
+
 def cluster_of(items: Iterable[Item]) -> Cluster:
     """What these documents say about the cluster; jobs among them are not looked at."""
     documents = documents_of(items)
-    config = next((item.model.spec for item in documents.of("ClusterConfig")), ClusterSpec())
+    config = next((item.model.spec for item in documents.of("ClusterConfig")), None) or _defaults()
     inventory = inventory_of(
         documents.of("Fabric"), documents.of("NodeProfile"), documents.of("NodeSet"), config.engine
     )
@@ -204,6 +225,12 @@ def cluster_of(items: Iterable[Item]) -> Cluster:
     return Cluster(documents, desired, around)
 
 
+def _defaults() -> ClusterSpec:
+    from reconciler.documents.schema.cluster import ClusterSpec
+
+    return ClusterSpec()
+
+
 def _missing_config(tree: Tree, documents: Documents) -> list[Diagnostic]:
     if documents.of("ClusterConfig") or CONFIG in tree.checked:
         return []
@@ -220,6 +247,8 @@ def _missing_config(tree: Tree, documents: Documents) -> list[Diagnostic]:
 
 def only_job(checked: CheckedFile) -> Item | None:
     """The job of a file, if it has one."""
+    if len(checked.items) == 1 and checked.items[0].kind == "Job":
+        return checked.items[0]
     return next((item for item in checked.items if item.kind == "Job"), None)
 
 

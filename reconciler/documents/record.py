@@ -16,12 +16,12 @@ from reconciler.documents.canonical import to_yaml
 from reconciler.documents.loader import STATE_LIMITS, Tree, bulk, load
 from reconciler.documents.places import PLACEMENT_FORM
 from reconciler.documents.tasktable import Row, read_rows, rows_of
-from reconciler.documents.values import Codec, Form
+from reconciler.documents.values import Codec, Form, tree_of, value_of
 from reconciler.errors import StoreError
 from reconciler.model.allocation import Allocation, JobRecord, Metrics, Placement, RunLengths, Tombstone, Usage
 from reconciler.model.decision import Difference
 from reconciler.model.inventory import Inventory
-from reconciler.model.observed import JobObservation, NodeObservation, Observed, Provenance
+from reconciler.model.observed import JobObservation, NodeObservation, Observed, Person, Provenance
 from reconciler.model.reasons import Number, Reason, ReasonCode, sentence
 from reconciler.model.request import Request
 from reconciler.model.units import CommitId, Digest, Instant, JobKey, NodeName, document_of, index_of, task_key
@@ -339,7 +339,28 @@ def _read_reason(tree: Tree) -> Reason:
     return Reason(code=ReasonCode(str(code)), numbers=tuple(told))
 
 
-_RECORD = Codec({Placement: PLACEMENT_FORM, Reason: Form(_reason_tree, _read_reason)})
+_people: dict[str, Person] = {}
+_MOST_PEOPLE = 4096
+
+
+def _read_person(tree: Tree) -> Person:
+    """The same object for the same person: a few people bring ten thousand jobs."""
+    written = repr(tree)
+    found = _people.get(written)
+    if found is None:
+        if len(_people) >= _MOST_PEOPLE:
+            _people.clear()
+        found = _people[written] = value_of(Person, tree)
+    return found
+
+
+_RECORD = Codec(
+    {
+        Placement: PLACEMENT_FORM,
+        Reason: Form(_reason_tree, _read_reason),
+        Person: Form(tree_of, _read_person),
+    }
+)
 
 
 def _value(kind: type[_T], tree: Tree, path: str) -> _T:

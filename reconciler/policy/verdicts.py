@@ -7,8 +7,9 @@ its provenance names an approver. Documents of other kinds start nothing: there 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from reconciler.documents.check import Item
 from reconciler.documents.defaulted import defaulted
@@ -47,14 +48,24 @@ class _Known:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Recalled:
-    """What another process found in one job, and all that it looked at, by value."""
+_People = tuple[Person, tuple[Person, ...], Proof]
+
+
+class Recalled(NamedTuple):
+    """What another process found in one job, and all that it looked at, by value: of who brought it, what rules see.
+
+    A tuple, like `Verdict`: thousands of them are read at the start of a preview.
+    """
 
     content: bytes
     job: Job | None
-    provenance: Provenance | None
+    brought: _People | None
     found: tuple[Finding, ...]
+
+
+def _seen_of(provenance: Provenance | None) -> _People | None:
+    """All of a provenance that `people` looks at."""
+    return (provenance.author, provenance.approvers, provenance.proven) if provenance is not None else None
 
 
 @dataclass(slots=True)
@@ -72,9 +83,11 @@ class Memory:
     def known(self, stood_on: object) -> dict[JobKey, Recalled]:
         """What was found by policies and in queues: for `recalled` of a later process."""
         found = {}
+        same: dict[_People | None, _People | None] = {}  # few people bring most jobs: each is written once
         for key, one in self.jobs.items():
             if one.stood_on == stood_on:
-                found[key] = Recalled(one.item.content, one.job, one.provenance, one.found)
+                brought = _seen_of(one.provenance)
+                found[key] = Recalled(one.item.content, one.job, same.setdefault(brought, brought), one.found)
         return found
 
     def policies_of(self, items: Sequence[Item]) -> tuple[Policy, ...]:
@@ -90,7 +103,7 @@ class Memory:
 class Verdicts:
     """The policies of one tree over its documents."""
 
-    __slots__ = ("_cluster", "_items", "_job_of", "_memory", "_recalled", "policies", "stood_on")
+    __slots__ = ("_cluster", "_items", "_job_of", "_look_at_jobs", "_memory", "_recalled", "policies", "stood_on")
 
     def __init__(
         self,
@@ -103,6 +116,7 @@ class Verdicts:
         self._cluster, self._items, self._job_of, self._memory = cluster, items, job_of, memory
         written = cluster.documents.of("Policy")
         self.policies = memory.policies_of(written)
+        self._look_at_jobs = any("Job" in policy.kinds for policy in self.policies)
         queues = cluster.desired.quotas.queues
         self.stood_on = (
             tuple((item.file, item.index, item.content) for item in written),
@@ -113,15 +127,16 @@ class Verdicts:
     def holds(self, provenance: Mapping[JobKey, Provenance]) -> dict[JobKey, PolicyHold]:
         """The jobs that policies hold back, by key: the first denial, else the first approval that is missing."""
         found = {}
-        for key in self._items:
-            hold = _hold_of(self.of_job(key, provenance.get(key)), provenance.get(key))
-            if hold is not None:
+        for key in self._items if self._look_at_jobs else ():
+            brought = provenance.get(key)
+            told = self.of_job(key, brought)
+            if told and (hold := _hold_of(told, brought)) is not None:
                 found[key] = hold
         return found
 
     def of_job(self, key: JobKey, provenance: Provenance | None) -> tuple[Finding, ...]:
         """All that policies find in one job."""
-        if not any("Job" in policy.kinds for policy in self.policies):
+        if not self._look_at_jobs:
             return ()
         item, job = self._items[key], self._job_of(key)
         known = self._memory.jobs.get(key)
@@ -133,12 +148,31 @@ class Verdicts:
         self._memory.jobs[key] = _Known(self.policies, item, job, provenance, found, self.stood_on)
         return found
 
+    def unjudged(self) -> tuple[JobKey, ...]:
+        """Jobs of which nothing is known from before, so that they have to be looked at."""
+        if not self._look_at_jobs:
+            return ()
+        return tuple(key for key in self._items if key not in self._memory.jobs and key not in self._recalled)
+
+    def found_in(
+        self, keys: Iterable[JobKey], provenance: Mapping[JobKey, Provenance]
+    ) -> dict[JobKey, tuple[Finding, ...]]:
+        """All that policies find in these jobs, by key: for `take` of another process."""
+        return {key: self.of_job(key, provenance.get(key)) for key in keys}
+
+    def take(self, found: Mapping[JobKey, tuple[Finding, ...]], provenance: Mapping[JobKey, Provenance]) -> None:
+        """Remember what another process found by the same policies in the same documents."""
+        for key, told in found.items():
+            item, job = self._items[key], self._job_of(key)
+            known = _Known(self.policies, item, job, provenance.get(key), told, self.stood_on)
+            self._memory.jobs[key] = known
+
     def _found_before(
         self, key: JobKey, item: Item, job: Job | None, provenance: Provenance | None
     ) -> tuple[Finding, ...] | None:  # fmt: skip
         """What another process found in exactly this, if it did."""
         then = self._recalled.get(key)
-        if then is None or (then.content, then.job, then.provenance) != (item.content, job, provenance):
+        if then is None or (then.content, then.job, then.brought) != (item.content, job, _seen_of(provenance)):
             return None
         return then.found
 
@@ -171,7 +205,7 @@ class Verdicts:
             )
 
     def _all(self, provenance: Mapping[JobKey, Provenance] | None) -> Iterator[tuple[Item, Finding]]:
-        for key, item in self._items.items():
+        for key, item in self._items.items() if self._look_at_jobs else ():
             brought = provenance.get(key) if provenance is not None else None
             for finding in self.of_job(key, brought):
                 if finding.action is not Action.REQUIRE_APPROVAL or (

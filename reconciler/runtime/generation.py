@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from reconciler import __version__
 from reconciler.documents.layout import path_of
-from reconciler.documents.orders import Orders, orders_files, orders_of, read_orders
 from reconciler.documents.record import (
     FROZEN,
     NODES,
@@ -47,7 +47,10 @@ from reconciler.policy.previewed import differences, preview_judge
 from reconciler.policy.verdicts import Verdicts
 from reconciler.store.objects import blobs
 from reconciler.store.runner import Git
-from reconciler.store.trees import REGULAR, tree_entries
+from reconciler.store.trees import REGULAR, file_ids
+
+if TYPE_CHECKING:
+    from reconciler.documents.orders import Orders
 
 PREVIEW = "preview"
 """The trigger of a decision that is only shown: what it would do once somebody has seen it."""
@@ -122,15 +125,19 @@ class NextGeneration:
         )
 
 
-def state_files(git: Git, commit: str) -> dict[str, bytes]:
-    """All that a state commit's tree holds beside `desired/`, by path. Raises StoreError (BadRecord)."""
-    # One listing of everything is a git process instead of five for each folder.
-    entries = [entry for entry in tree_entries(git, commit) if entry.path.partition("/")[0] in STATE_PATHS]
-    for entry in entries:
-        if entry.mode != REGULAR:
-            raise StoreError(f"{entry.path} in the state branch is no plain file", code="BadRecord")
-    contents = blobs(git, (entry.oid for entry in entries))
-    return {entry.path: contents[entry.oid] for entry in entries}
+def state_files(git: Git, commit: str, *, of_nodes: bool | None = None) -> dict[str, bytes]:
+    """All that a state commit's tree holds beside `desired/`, by path. Raises StoreError (BadRecord).
+
+    `of_nodes`: the orders of nodes alone, or all but those.
+    """
+    found = file_ids(git, commit, STATE_PATHS)
+    if of_nodes is not None:
+        found = tuple(row for row in found if row[0].startswith(NODES) == of_nodes)
+    for path, mode, _ in found:
+        if mode != REGULAR:
+            raise StoreError(f"{path} in the state branch is no plain file", code="BadRecord")
+    contents = blobs(git, (oid for _, _, oid in found))
+    return {path: contents[oid] for path, _, oid in found}
 
 
 def read_generation(git: Git, commit: str) -> Generation:
@@ -149,10 +156,17 @@ def generation_of(commit: str, files: Files) -> Generation:
         allocation=read_allocation(files, summary),
         observed=read_observed(files),
         observed_files=seen,
-        orders={NodeName(o.node): o for o in (read_orders(content) for content in nodes.values())},
+        orders=orders_in(nodes),
         node_files=nodes,
         frozen={p.removeprefix(FROZEN): c for p, c in files.items() if p.startswith(FROZEN)},
     )
+
+
+def orders_in(node_files: Files) -> Orders:
+    """What the orders files of nodes say, by node. Raises StoreError (BadRecord)."""
+    from reconciler.documents.orders import read_orders  # here and below: a preview looks at no orders
+
+    return {NodeName(o.node): o for o in (read_orders(content) for content in node_files.values())}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,9 +193,8 @@ def decided(inputs: Inputs, decider: Decider | None = None) -> Decided:
         held = verdicts.holds(standing(inputs))
         inputs = replace(inputs, desired=replace(inputs.desired, policy={**held, **inputs.desired.policy}))
         judge = judge_of(verdicts.over_plans, inputs.desired, previous)
-    brought = standing(inputs)
     if inputs.desired.repository.victims_must_match_preview and inputs.trigger != PREVIEW:
-        judge = preview_judge(previous, brought, judge)
+        judge = preview_judge(previous, standing(inputs), judge)
     make = decide if decider is None else decider.decide
     decision = make(inputs.desired, inputs.observed, previous, inputs.now, judge)
     was_judged = decider is not None and decider.from_memory
@@ -217,6 +230,8 @@ def next_generation(inputs: Inputs, decider: Decider | None = None) -> NextGener
     # A restore is the one generation that raises the epoch, and says so in its trigger, so that it can be replayed.
     if (raised := _raised_epoch(inputs.trigger)) is not None:
         allocation = replace(allocation, epoch=raised)
+    from reconciler.documents.orders import orders_files, orders_of
+
     orders = orders_of(allocation, inputs.desired, inputs.observed, inputs.previous.orders)
     node_files = orders_files(orders, inventory, inputs.previous.orders, inputs.previous.node_files)
     seen = differing(inputs.previous.observed_files, all_seen)

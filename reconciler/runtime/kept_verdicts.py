@@ -20,7 +20,7 @@ from reconciler.documents.kept import again, kept
 from reconciler.documents.loader import bulk
 from reconciler.policy.verdicts import Memory
 
-_HEADER = f"gangops verdict cache 1 {__version__} {sys.hexversion:x}\n".encode()
+_HEADER = f"gangops verdict cache 2 {__version__} {sys.hexversion:x}\n".encode()
 _DIGEST_SIZE = 32
 _MADE_BY = ("documents", "model", "policy", "topology", "planner")
 """Packages whose code what is kept depends on."""

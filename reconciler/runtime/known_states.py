@@ -10,41 +10,47 @@ import contextlib
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import TypeVar
 
 from reconciler import __version__
 from reconciler.documents.kept import again, kept
 from reconciler.documents.loader import bulk
 from reconciler.documents.record import JOBS, TOMBSTONES, read_allocation
-from reconciler.model.units import NodeName
 from reconciler.runtime.beside import both
-from reconciler.runtime.generation import Generation, generation_of, state_files
+from reconciler.runtime.generation import Generation, generation_of, orders_in, state_files
 from reconciler.store.runner import Git
-from reconciler.wire import NodeOrders
 
-_HEADER = f"gangops state cache 3 {__version__} {sys.hexversion:x}\n".encode()
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+_HEADER = f"gangops state cache 5 {__version__} {sys.hexversion:x}\n".encode()
 _DIGEST_SIZE = 32
 _MANY = 1_000
 """Records of jobs from which on two processes read a state."""
 
 
 def known_generation(git: Git, commit: str, file: Path | None) -> Generation:
-    """The generation a state commit holds. Raises StoreError (PathNotFound, BadRecord)."""
+    """The generation a state commit holds; the orders of its nodes are read when somebody looks at them: few do.
+
+    Raises StoreError (PathNotFound, BadRecord); for the orders, when they are looked at.
+    """
     code = _code_digest()
-    if file is not None and (found := _kept(file, commit, code)) is not None:
-        return found
-    generation = _read(git, commit)
-    if file is not None:
-        _keep(file, generation, code)
-    return generation
+    generation = _kept(file, commit, code) if file is not None else None
+    if generation is None:
+        generation = _read(git, commit)
+        if file is not None:
+            _keep(file, generation, code)
+    node_files = _Later(lambda: state_files(git, commit, of_nodes=True))
+    return replace(generation, node_files=node_files, orders=_Later(lambda: orders_in(node_files)))
 
 
 def _read(git: Git, commit: str) -> Generation:
-    """The generation from its files; of a large one, records of jobs in a copy of this process, and the rest here."""
-    files = state_files(git, commit)
+    """The generation without orders; of a large one, records of jobs are read in a copy of this process."""
+    files = state_files(git, commit, of_nodes=False)
     jobs = {path: content for path, content in files.items() if path.startswith((JOBS, TOMBSTONES))}
     if len(jobs) < _MANY:
         return generation_of(commit, files)
@@ -67,43 +73,38 @@ def _kept(file: Path, commit: str, code: bytes) -> Generation | None:
         return None
     with bulk():
         found = again(body[len(commit) :])
-    if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[0], Generation):
-        return None
-    return replace(found[0], orders=_Orders(found[1]))
+    return found if isinstance(found, Generation) else None
 
 
-class _Orders(Mapping[NodeName, NodeOrders]):
-    """The orders of all nodes, made when somebody looks at one: few do."""
+class _Later(Mapping[_K, _V]):
+    """A mapping that is read when somebody looks at it."""
 
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self._orders: Mapping[NodeName, NodeOrders] | None = None
+    def __init__(self, read: Callable[[], Mapping[_K, _V]]) -> None:
+        self._read = read
 
-    def _all(self) -> Mapping[NodeName, NodeOrders]:
-        if self._orders is None:
-            self._orders = cast("Mapping[NodeName, NodeOrders]", again(self._content))
-        return self._orders
+    @cached_property
+    def _all(self) -> Mapping[_K, _V]:
+        return self._read()
 
-    def __getitem__(self, node: NodeName) -> NodeOrders:
-        return self._all()[node]
+    def __getitem__(self, key: _K) -> _V:
+        return self._all[key]
 
-    def __iter__(self) -> Iterator[NodeName]:
-        return iter(self._all())
+    def __iter__(self) -> Iterator[_K]:
+        return iter(self._all)
 
     def __len__(self) -> int:
-        return len(self._all())
+        return len(self._all)
 
     def __eq__(self, other: object) -> bool:
-        return self._all() == other
+        return self._all == (other._all if isinstance(other, _Later) else other)
 
     def __hash__(self) -> int:
-        raise TypeError("orders are compared, never hashed")
+        raise TypeError("it is compared, never hashed")
 
 
 def _keep(file: Path, generation: Generation, code: bytes) -> None:
-    """Best effort."""
-    parts = (replace(generation, orders={}), kept(dict(generation.orders)))
-    body = generation.commit.encode() + kept(parts)
+    """Best effort. The generation has no orders."""
+    body = generation.commit.encode() + kept(generation)
     fresh = file.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError):
         fresh.write_bytes(_HEADER + code + hashlib.sha256(body).digest() + body)

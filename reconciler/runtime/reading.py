@@ -30,7 +30,7 @@ from reconciler.runtime.generation import Generation
 from reconciler.runtime.kept_verdicts import keep_verdicts, recall_verdicts
 from reconciler.store.objects import file_at, subtree
 from reconciler.store.runner import Git
-from reconciler.store.trees import TreeContents, TreeEntry, read_tree
+from reconciler.store.trees import TreeContents, TreeEntry, is_partial, read_tree
 
 _VERDICTS = "verdicts.cache"
 _MANY = 400
@@ -69,12 +69,17 @@ class ReadDesired:
 class DesiredReader:
     """Reads desired trees from one clone; the last result and all parsed documents are kept."""
 
-    def __init__(self, git: Git, cache: Path | None = None) -> None:
-        """`cache`: a file that keeps what was parsed over a restart. It may be lost or damaged at any time."""
+    def __init__(self, git: Git, cache: Path | None = None, *, partial: bool | None = None) -> None:
+        """`cache`: a file that keeps what was parsed over a restart. It may be lost or damaged at any time.
+
+        `partial`: whether the clone lacks contents of files; None: it is asked once.
+        """
         self._git = git
         self._file = cache
         self._cache = ParseCache()
         self._memory = Memory()
+        self._partial = partial
+        self._others: Mapping[str, bytes] = NOTHING  # contents of the tree read last that the cache does not keep
         if cache is not None:
             with contextlib.suppress(OSError):
                 self._cache = restored(cache.read_bytes())
@@ -127,7 +132,17 @@ class DesiredReader:
 
         with bulk():
             taken, _ = both(there, lambda: read_files(unknown[:middle], self._cache))
-        self._cache.take(taken)
+        self._cache.take(taken, {file.oid: file.content for file in unknown})
+
+    def _contents(self, commit: str, prefix: str) -> TreeContents:
+        """The tree with all its contents; git is asked for those alone that no tree before had."""
+        if self._partial is None:
+            self._partial = is_partial(self._git)
+        known = {**self._others, **self._cache.contents}
+        found = _read(self._git, commit, prefix, known, partial=self._partial)
+        whole = {entry.oid: known[entry.oid] for entry in found.entries if entry.oid in known} | {**found.blobs}
+        self._others = {oid: content for oid, content in whole.items() if oid not in self._cache.contents}
+        return replace(found, blobs=whole)
 
     def save(self) -> None:
         """Keep what was read for the next process, when enough of it is new. Best effort: without it that reads more."""
@@ -146,7 +161,7 @@ class DesiredReader:
         self, commit: str, prefix: str, named: CommitId, frozen: Mapping[str, bytes], last_valid: Mapping[str, bytes],
         withheld: tuple[Withheld, ...] | None = None,
     ) -> ReadDesired:  # fmt: skip
-        contents = _read(self._git, commit, prefix)
+        contents = self._contents(commit, prefix)
         refused = {d.place.file.removeprefix(prefix): d for d in contents.diagnostics if d.is_error}
         files = [_source(entry, prefix, contents.blobs, refused) for entry in contents.entries]
         read = tuple((entry.path.removeprefix(prefix), entry.oid) for entry in contents.entries)
@@ -175,9 +190,11 @@ class DesiredReader:
         )
 
 
-def _read(git: Git, commit: str, prefix: str) -> TreeContents:
+def _read(
+    git: Git, commit: str, prefix: str, known: Mapping[str, bytes] = NOTHING, *, partial: bool | None = None
+) -> TreeContents:
     paths = (f"{prefix}{CLUSTER_PATH}", f"{prefix}{POLICY_PATH}")
-    return read_tree(git, commit, paths, optional=(paths[1],))
+    return read_tree(git, commit, paths, optional=(paths[1],), known=known, partial=partial)
 
 
 # --- changes that wait for somebody with authority ---

@@ -242,7 +242,7 @@ def test_a_damaged_cache_is_an_empty_one(damage: bytes) -> None:
     broken = {
         b"cut": content[:-1],
         b"flip": content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
-        b"version": content.replace(b"cache 1", b"cache 0"),
+        b"version": content.replace(b"cache 2", b"cache 0"),
     }.get(damage, damage)
     assert restored(broken) == ParseCache()
     assert restored(content) != ParseCache()

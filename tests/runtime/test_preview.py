@@ -238,7 +238,7 @@ def test_the_kept_state_is_as_good_as_the_branch_and_may_be_damaged(lab: Lab, tm
     first = known_generation(clone.git, lab.tip, file)
     assert known_generation(clone.git, lab.tip, file) == first == lab.generation()
     content = file.read_bytes()
-    for damaged in (b"", content[:40], content[:-1], content.replace(b"cache 3", b"cache 0"), os.urandom(500)):
+    for damaged in (b"", content[:40], content[:-1], content.replace(b"cache 5", b"cache 0"), os.urandom(500)):
         file.write_bytes(damaged)
         assert known_generation(clone.git, lab.tip, file) == first
 
