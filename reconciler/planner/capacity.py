@@ -75,13 +75,28 @@ class Supply:
         self.reduced: list[int] = []
         self.engines = {kind: ground.engine(kind) for kind in ground.types}
         self.outages = tuple(self._observe(observed, live))
-        index_of = ground.tree.index_of
+        self._begin(held, promised)
+
+    def _begin(self, held: Iterable[Masks], promised: Iterable[Masks]) -> None:
+        index_of = self.ground.tree.index_of
         for target, masks in ((self.held, held), (self.promised, promised)):
             for gang in masks:
                 for node, mask in gang.items():
                     if node in index_of:
                         target[index_of[node]] |= mask
         self._bind_all()
+
+    def with_held(self, held: Iterable[Masks]) -> Supply:
+        """A supply of its own of the same nodes, seen as they were, in which these masks are held and nothing else is."""
+        other = object.__new__(Supply)
+        size = len(self.ground.nodes)
+        other.ground, other.outages = self.ground, self.outages
+        other.usable, other.reduced = list(self.usable), list(self.reduced)
+        other.held, other.promised, other.claimed = [0] * size, [0] * size, [0] * size
+        other.cpus, other.memory = [0] * size, [0] * size
+        other.engines = {kind: self.ground.engine(kind) for kind in self.ground.types}
+        other._begin(held, ())
+        return other
 
     def _observe(self, observed: Observed, live: Mapping[JobKey, int]) -> Iterator[Outage]:
         for index, node in enumerate(self.ground.nodes):

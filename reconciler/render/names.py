@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from reconciler.documents.hostlist import fold
 from reconciler.documents.places import spans
 from reconciler.documents.quantities import print_instant
 from reconciler.model.allocation import Placement
-from reconciler.model.inventory import Inventory
-from reconciler.model.units import Instant
+from reconciler.model.inventory import Inventory, Node
+from reconciler.model.units import Instant, NodeName
 
 _LONGEST_LINE = 300
 
@@ -27,7 +29,11 @@ def when(instant: Instant) -> str:
 
 def places(placement: Placement, inventory: Inventory) -> str:
     """`r01 gpu-[001-002]`, or with GPU indexes where only part of a node is used: `r01 gpu-003:0-1`."""
-    nodes = {node.name: node for node in inventory.nodes}
+    return places_among(placement, {node.name: node for node in inventory.nodes})
+
+
+def places_among(placement: Placement, nodes: Mapping[NodeName, Node]) -> str:
+    """The same for who has the declared nodes by name already."""
     by_rack: dict[str, tuple[list[str], list[str]]] = {}
     for name, mask in placement.masks.items():
         node = nodes.get(name)

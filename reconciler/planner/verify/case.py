@@ -211,7 +211,8 @@ def bound_by(record: JobRecord | None) -> dict[NodeName, int]:
     """GPU masks by node that nobody else can have because of a job: those with ranks, and its spares."""
     if record is None or not record.state.holds_gpus:
         return {}
-    return {**held_by(record), **{one.node: one.mask for one in record.spares}}
+    held = held_by(record)
+    return {**held, **{one.node: one.mask for one in record.spares}} if record.spares else held
 
 
 def fresh_spares(before: JobRecord | None, after: JobRecord) -> dict[NodeName, int]:

@@ -45,6 +45,7 @@ class Tree:
         self.top = tops[0] if len(tops) == 1 else TOP
         self._guaranteed: dict[str, int] = {}
         self._paths: dict[str, list[str]] = {}
+        self._ahead_of: dict[int, tuple[JobRecord, int]] = {}
 
     @cached_property
     def children(self) -> dict[str, list[str]]:
@@ -184,8 +185,12 @@ class Tree:
         """GPUs of one job once everything that stops has stopped."""
         if record is None:
             return 0
-        stays = record.promise is None and record.state is not JobState.STOPPING
-        return bound(self.case, self.kind, record) if stays else count(self.case, self.kind, goes_on_at(record))
+        known = self._ahead_of.get(id(record))  # of each record it is asked several times
+        if known is None:
+            stays = record.promise is None and record.state is not JobState.STOPPING
+            gpus = bound(self.case, self.kind, record) if stays else count(self.case, self.kind, goes_on_at(record))
+            known = self._ahead_of[id(record)] = (record, gpus)
+        return known[1]
 
     def shape(self, name: str, records: Iterable[JobRecord]) -> int:
         """GPUs of the nodes on which jobs of the subtree have, or were promised, GPUs."""
@@ -227,8 +232,12 @@ def bound(case: Case, kind: GpuType, record: JobRecord) -> int:
 
 
 def _count(case: Case, kind: GpuType, masks: Mapping[NodeName, int]) -> int:
-    shapes = {node: case.nodes[node].shape for node in masks if node in case.nodes}
-    return sum(masks[node].bit_count() for node, shape in shapes.items() if shape.gpu_type == kind)
+    found = 0
+    for node, mask in masks.items():
+        declared = case.nodes.get(node)
+        if declared is not None and declared.shape.gpu_type == kind:
+            found += mask.bit_count()
+    return found
 
 
 def uses(case: Case, tree: Tree, records: Iterable[JobRecord]) -> tuple[Use, Use]:

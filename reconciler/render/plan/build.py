@@ -19,7 +19,7 @@ from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import Observed
 from reconciler.model.reasons import sentence
 from reconciler.model.units import MINUTE, Instant, JobKey, NodeName, document_of, index_of
-from reconciler.render.names import one_line, places
+from reconciler.render.names import one_line, places_among
 from reconciler.render.plan.arrays import folded, folded_slips
 from reconciler.render.plan.cluster import (
     Nodes,
@@ -244,7 +244,7 @@ def _why(record: JobRecord | None) -> str:
 def _where(placement: Placement | None, nodes: Nodes) -> str:
     if placement is None:
         return ""
-    told = places(placement, nodes.inventory)
+    told = places_among(placement, nodes.by_name)
     return told if len(told) <= _LONGEST else f"{len(placement.masks)} nodes of {len(nodes.racks(placement))} racks"
 
 

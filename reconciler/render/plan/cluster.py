@@ -28,11 +28,10 @@ _DECLARED_CALM = frozenset({"Cordoned"})
 class Nodes:
     """The declared nodes of one side by name, and what of them is usable."""
 
-    __slots__ = ("_live", "_observed", "by_name", "inventory", "supply", "usable")
+    __slots__ = ("by_name", "inventory", "supply", "usable")
 
     def __init__(self, inventory: Inventory, observed: Observed, allocation: Allocation) -> None:
-        self._observed = observed
-        self._live = live = {r.job: r.attempt for r in allocation.jobs.values() if r.state.holds_gpus}
+        live = {r.job: r.attempt for r in allocation.jobs.values() if r.state.holds_gpus}
         self.inventory = inventory
         self.by_name = {node.name: node for node in inventory.nodes}
         self.supply = Supply(ground_of(inventory), observed, live, (), ())
@@ -41,14 +40,14 @@ class Nodes:
 
     def supply_with(self, placements: Iterable[Placement]) -> Supply:
         """What is free when exactly these hold their GPUs."""
-        return Supply(self.supply.ground, self._observed, self._live, [masks_of(one) for one in placements], ())
+        return self.supply.with_held(masks_of(one) for one in placements)
 
     def gpu_type(self, placement: Placement) -> GpuType | None:
         """The type of the first of its nodes that is declared."""
-        return next((self.by_name[n].shape.gpu_type for n in placement.masks if n in self.by_name), None)
+        return next((self.by_name[n].shape.gpu_type for n in masks_of(placement) if n in self.by_name), None)
 
     def racks(self, placement: Placement) -> set[str]:
-        return {self.by_name[n].rack for n in placement.masks if n in self.by_name and self.by_name[n].path}
+        return {self.by_name[n].rack for n in masks_of(placement) if n in self.by_name and self.by_name[n].path}
 
 
 def lasting(record: JobRecord) -> Placement | None:
@@ -67,7 +66,7 @@ def numbers_of(allocation: Allocation, nodes: Nodes) -> Numbers:
     stranded = sum(stranded_gpus(engine) for engine in engines)
     spread = across = 0
     for placement in settled:
-        if len(placement.masks) > 1:
+        if len(masks_of(placement)) > 1:
             spread += len(placement.ranks)
             across += len(placement.ranks) if len(nodes.racks(placement)) > 1 else 0
     return Numbers(
@@ -142,14 +141,16 @@ def _share(branches: Branches, desired: Desired, name: QueueName, kind: GpuType)
 
 
 def _use(allocation: Allocation, desired: Desired, nodes: Nodes) -> Use:
-    found: dict[tuple[QueueName, GpuType], int] = {}
+    own: dict[tuple[QueueName, GpuType], int] = {}
     for record in allocation.jobs.values():
         placement = lasting(record)
         kind = nodes.gpu_type(placement) if placement is not None else None
-        if placement is None or kind is None:
-            continue
-        for queue in desired.quotas.path(record.queue):
-            found[queue, kind] = found.get((queue, kind), 0) + len(placement.ranks)
+        if placement is not None and kind is not None:
+            own[record.queue, kind] = own.get((record.queue, kind), 0) + len(placement.ranks)
+    found: dict[tuple[QueueName, GpuType], int] = {}
+    for (leaf, kind), gpus in own.items():
+        for queue in desired.quotas.path(leaf):
+            found[queue, kind] = found.get((queue, kind), 0) + gpus
     return found
 
 
@@ -174,7 +175,7 @@ def _lasting_masks(allocation: Allocation) -> dict[NodeName, dict[str, int]]:
     found: dict[NodeName, dict[str, int]] = {}
     for record in allocation.jobs.values():
         placement = lasting(record)
-        for node, mask in placement.masks.items() if placement is not None else ():
+        for node, mask in masks_of(placement).items() if placement is not None else ():
             found.setdefault(node, {})[record.job] = mask
     return found
 
