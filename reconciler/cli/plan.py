@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from reconciler.model.units import Instant
 if TYPE_CHECKING:
     from reconciler.runtime.clone import Clone
     from reconciler.runtime.preview import Asked
+    from reconciler.runtime.reading import DesiredReader
 
 
 @click.command()
@@ -44,24 +46,32 @@ def plan(
     """
     from reconciler.documents.loader import bulk
     from reconciler.runtime.preview import Asked
+    from reconciler.runtime.reading import DesiredReader
 
     try:
         at = Instant(parse_instant(instant)) if instant else this_second()
     except ValueError as err:
         raise UsageError(f"--at: {err}") from err
     clone = opened(repo, fetch=fetch)
-    if clone.partial:
+    partial = clone.partial
+    if partial:
         click.echo("note: this clone has no contents of files; what is missing is fetched, all at once", err=True)
     with bulk():  # looking for garbage costs a third of a plan's time
-        return _plan(clone, Asked(head=head, base=base, state=state), at, digest, output, detailed=detailed_exitcode)
+        try:
+            reader = DesiredReader(clone.git, cache_file("documents.cache"), partial=partial)
+            return _plan(
+                reader, clone, Asked(head=head, base=base, state=state), at, digest, output, detailed=detailed_exitcode
+            )
+        finally:
+            gc.freeze()  # nor is it worth a last look through all that was read, when the process ends anyway
 
 
-def _plan(clone: Clone, asked: Asked, at: Instant, digest: str | None, output: str, *, detailed: bool) -> int:
+def _plan(
+    reader: DesiredReader, clone: Clone, asked: Asked, at: Instant, digest: str | None, output: str, *, detailed: bool
+) -> int:  # fmt: skip
     from reconciler.render.plan.forms import exit_status, printed
     from reconciler.runtime.preview import Preview, stale
-    from reconciler.runtime.reading import DesiredReader
 
-    reader = DesiredReader(clone.git, cache_file("documents.cache"))
     preview = Preview(clone, reader, asked, states=cache_file("state.cache"))
     if digest is not None:
         if stale(digest, [preview.digest]):

@@ -16,19 +16,21 @@ from reconciler.model.allocation import Allocation, JobRecord
 from reconciler.model.decision import DECISION_VERSION, Tidying
 from reconciler.model.desired import Desired, PolicyHold
 from reconciler.model.lifecycle import JobState
+from reconciler.model.observed import Provenance
 from reconciler.model.units import Instant, JobKey
 from reconciler.planner.forecast import Forecast, forecast
+from reconciler.policy.verdicts import Verdicts
 from reconciler.render.plan import Basis, Plan, Side, plan_of, refused_plan
 from reconciler.render.plan.build import Told
 from reconciler.render.plan.model import Removal
-from reconciler.runtime.beside import both
+from reconciler.runtime.beside import Beside, both
 from reconciler.runtime.clone import Clone
 from reconciler.runtime.generation import PREVIEW, Decided, Generation, Inputs, assumed, decided, standing
 from reconciler.runtime.guards import ACKNOWLEDGE, removals
 from reconciler.runtime.known_states import known_generation
 from reconciler.runtime.provenance import foreseen
 from reconciler.runtime.reading import DesiredReader, ReadDesired
-from reconciler.store.objects import resolve
+from reconciler.store.objects import resolve_all
 
 Starts = dict[JobKey, Forecast]
 
@@ -68,21 +70,22 @@ class Preview:
     def __init__(self, clone: Clone, reader: DesiredReader, asked: Asked, *, states: Path | None = None) -> None:
         """`states`: a file that keeps the last state read. Raises NotFound for an unknown revision."""
         self._clone, self._reader = clone, reader
-        self._head_commit = resolve(clone.git, asked.head)
-        state = resolve(clone.git, asked.state) if asked.state else clone.find_state()
+        named = [revision for revision in (asked.head, asked.state, asked.base) if revision]
+        commits = dict(zip(named, resolve_all(clone.git, named), strict=True))
+        self._head_commit, self._base_commit = commits[asked.head], commits.get(asked.base, "")
+        state = commits[asked.state] if asked.state else clone.find_state()
         self._assumed = state is None
-        self._current = known_generation(clone.git, state, states) if state is not None else self._assume(asked)
-        self._base_commit = resolve(clone.git, asked.base) if asked.base else ""
+        self._current = known_generation(clone.git, state, states) if state is not None else self._assume()
+        self._foreseen: dict[str, Mapping[JobKey, Provenance]] = {}
         self._base = self._read(self._base_commit) if asked.base else None
         self._head = self._read(self._head_commit)
 
-    def _assume(self, asked: Asked) -> Generation:
+    def _assume(self) -> Generation:
         """A cluster in which nothing runs and every declared node is well: there is no record yet.
 
         Raises InvalidInput when neither side says which nodes there are.
         """
-        commit = resolve(self._clone.git, asked.base) if asked.base else self._head_commit
-        read = self._reader.read(commit, None)
+        read = self._reader.read(self._base_commit or self._head_commit, None)
         if read.desired is None:
             raise InvalidInput(read.diagnostics)
         return assumed(read.desired)
@@ -114,37 +117,38 @@ class Preview:
         if self._head.desired is None:
             return refused_plan(self._basis(now, self._current.summary.cluster_id, ""), told)
         large = len(self._current.allocation.jobs) >= _LARGE
-        (before, rows), following = both(
-            lambda: self._without(now), lambda: self._decide(self._head, now), worth=large and self._base is not None
-        )
-        without, after, desired = (
-            rows.whole(self._current.allocation),
-            following.decision.allocation,
-            following.inputs.desired,
-        )
-        basis = self._basis(now, desired.cluster, following.digest)
-        was = self._recorded(before)
-        watched = self._watched((was, without), (self._head.desired, after))
-        starts = both(
-            lambda: starts_of(was, self._current, without, now, watched),
-            lambda: starts_of(desired, self._current, after, now, watched),
-            worth=large,
-        )
+        with Beside(_OtherSide(self, now), worth=large) as other:
+            other.ask(None)
+            following = self._decide(self._head, now)
+            after, desired = following.decision.allocation, following.inputs.desired
+            before = other.answer()
+            assert isinstance(before, _Undone)
+            was, without = self._recorded(before.held), before.part.whole(self._current.allocation)
+            watched = self._watched((was, without), (self._head.desired, after))
+            other.ask(watched)
+            starts = starts_of(desired, self._current, after, now, watched)
+            then = other.answer()
+            assert not isinstance(then, _Undone)
         sides = [
-            _side(was, without, starts[0], rows.tidying),
-            _side(desired, after, starts[1], following.decision.tidying),
+            _side(was, without, then, before.part.tidying),
+            _side(desired, after, starts, following.decision.tidying),
         ]
+        basis = self._basis(now, desired.cluster, following.digest)
         return plan_of(basis, sides[0], sides[1], following.inputs.observed, told)
 
-    def _without(self, now: Instant) -> tuple[Mapping[JobKey, PolicyHold], Part]:
+    def _without(self, now: Instant) -> _Undone:
         """What policies hold back and what is decided without the change; only what differs from what holds now."""
         if self._base is None:
-            return {}, part_of(self._current.allocation, self._current.allocation)
+            return _Undone(held={}, part=part_of(self._current.allocation, self._current.allocation))
         if self._base.desired is None:
             raise InvalidInput(self._base.diagnostics)
         found = self._decide(self._base, now)
         part = part_of(found.decision.allocation, self._current.allocation)
-        return found.inputs.desired.policy, replace(part, tidying=found.decision.tidying)
+        return _Undone(held=found.inputs.desired.policy, part=replace(part, tidying=found.decision.tidying))
+
+    def _starts_without(self, undone: _Undone, now: Instant, watched: frozenset[JobKey]) -> Starts:
+        without = undone.part.whole(self._current.allocation)
+        return starts_of(self._recorded(undone.held), self._current, without, now, watched)
 
     def _recorded(self, held: Mapping[JobKey, PolicyHold]) -> Desired:
         """What is desired without the change."""
@@ -159,12 +163,14 @@ class Preview:
 
     def _inputs(self, read: ReadDesired, now: Instant) -> Inputs:
         assert read.desired is not None
-        seen = self._current.observed
+        seen, commit = self._current.observed, read.desired.commit
+        if commit not in self._foreseen:
+            self._foreseen[commit] = foreseen(self._clone.git, seen.provenance, read, commit)
         return Inputs(
             desired=read.desired,
             read=read.read,
             frozen=read.frozen,
-            observed=replace(seen, provenance=foreseen(self._clone.git, seen.provenance, read, read.desired.commit)),
+            observed=replace(seen, provenance=self._foreseen[commit]),
             previous=self._current,
             now=now,
             trigger=PREVIEW,
@@ -207,9 +213,9 @@ class Preview:
         """Of the files, and of the policies that judge them."""
         found = list(read.diagnostics)
         if read.verdicts is not None and read.desired is not None:
-            found += read.verdicts.diagnostics(
-                standing(self._inputs(read, self._current.summary.decided_at)), proposal=True
-            )
+            provenance = standing(self._inputs(read, self._current.summary.decided_at))
+            _judge_by_two(read.verdicts, provenance)
+            found += read.verdicts.diagnostics(provenance, proposal=True)
         return sorted_by_place(found)
 
     def _files(self) -> tuple[str, ...]:
@@ -233,6 +239,18 @@ class Preview:
         return frozenset((*own[:_WATCHED], *moved[:_WATCHED], *(r.job for r in oldest[:_WATCHED])))
 
 
+def _judge_by_two(verdicts: Verdicts, provenance: Mapping[JobKey, Provenance]) -> None:
+    """Let two processes ask the policies about many jobs that nobody asked about before."""
+    keys = verdicts.unjudged()
+    if len(keys) < _LARGE:
+        return
+    middle = len(keys) // 2
+    found, _ = both(
+        lambda: verdicts.found_in(keys[middle:], provenance), lambda: verdicts.found_in(keys[:middle], provenance)
+    )
+    verdicts.take(found, provenance)
+
+
 def _side(desired: Desired, allocation: Allocation, starts: Starts, tidying: tuple[Tidying, ...]) -> Side:
     latest = {key: one.at for key, one in starts.items()}
     likely = {key: one.p90 for key, one in starts.items() if one.p90 is not None}
@@ -252,6 +270,29 @@ class Part:
         """The allocation, over the one it differs from."""
         jobs = {key: self.records.get(key) or known.jobs[key] for key in self.order}
         return replace(self.frame, jobs=jobs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Undone:
+    """The side without the change: what policies hold back, and what is decided."""
+
+    held: Mapping[JobKey, PolicyHold]
+    part: Part
+
+
+class _OtherSide:
+    """Answers about the side without the change: None asks what is decided there, watched jobs when they start."""
+
+    def __init__(self, preview: Preview, now: Instant) -> None:
+        self._preview, self._now = preview, now
+        self._undone: _Undone | None = None
+
+    def __call__(self, watched: frozenset[JobKey] | None) -> _Undone | Starts:
+        if self._undone is None:
+            self._undone = self._preview._without(self._now)  # noqa: SLF001  a part of it that lives in a copy
+        if watched is None:
+            return self._undone
+        return self._preview._starts_without(self._undone, self._now, watched)  # noqa: SLF001
 
 
 def part_of(allocation: Allocation, known: Allocation) -> Part:

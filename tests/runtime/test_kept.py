@@ -22,9 +22,11 @@ from reconciler.model.reasons import ReasonCode
 from reconciler.model.units import JobKey
 from reconciler.policy.verdicts import Memory
 from reconciler.runtime import kept_verdicts, reading
-from reconciler.runtime.beside import both
+from reconciler.runtime import preview as previews
+from reconciler.runtime.beside import Beside, both
+from reconciler.runtime.clone import open_clone
 from reconciler.runtime.kept_verdicts import recall_verdicts
-from reconciler.runtime.preview import part_of
+from reconciler.runtime.preview import part_of, preview
 from reconciler.runtime.reading import DesiredReader, ReadDesired
 from tests.documents import strategies as some
 from tests.policy.house import policy_text, rule
@@ -96,6 +98,58 @@ def test_an_error_is_raised_as_without_a_copy(capfd: pytest.CaptureFixture[str])
 def test_a_copy_that_dies_is_made_up_for() -> None:
     parent = os.getpid()
     assert both(lambda: os._exit(3) if os.getpid() != parent else "here", lambda: 1) == ("here", 1)
+
+
+ASKED_TWICE = """
+import json, os
+from reconciler.runtime.beside import Beside
+seen = []
+def work(word):
+    seen.append(word)
+    return os.getpid(), list(seen)
+with Beside(work) as copy:
+    copy.ask("a")
+    first = copy.answer()
+    copy.ask("b")
+    print(json.dumps([os.getpid(), first, copy.answer(), seen]))
+"""
+
+
+def test_a_copy_that_is_asked_again_remembers_what_it_did() -> None:
+    done = subprocess.run([sys.executable, "-c", ASKED_TWICE], capture_output=True, text=True, check=True, timeout=60)
+    own, (first, one), (second, both_words), here = json.loads(done.stdout)
+    assert (one, both_words) == (["a"], ["a", "b"])
+    assert first == second
+    assert (first != own) == (here == []) == (len(os.sched_getaffinity(0)) > 1)
+
+
+def test_a_copy_that_dies_at_the_second_question_is_made_up_for() -> None:
+    parent = os.getpid()
+
+    def work(word: str) -> str:
+        if word == "b" and os.getpid() != parent:
+            os._exit(3)
+        return word.upper()
+
+    with Beside(work) as copy:
+        for word in "abc":
+            copy.ask(word)
+            assert copy.answer() == word.upper()
+
+
+def test_no_copy_is_left_when_an_error_ends_the_work() -> None:
+    begun: list[int] = []
+
+    def failing() -> None:
+        with Beside[None, bool](lambda _: threading.Event().wait()) as copy:
+            if copy._copy is not None:
+                copy.ask(None)
+                begun.append(copy._copy.pid)
+            raise NotFound("gone", code="PathNotFound")
+
+    with pytest.raises(NotFound):
+        failing()
+    assert [pid for pid in begun if Path(f"/proc/{pid}").exists()] == []
 
 
 # --- verdicts ---
@@ -187,6 +241,21 @@ def test_what_cannot_be_trusted_is_not_read(lab: Lab, how: str, monkeypatch: pyt
     recall_verdicts(file, ParseCache(), memory)
     assert memory.recalled == {}
     assert held(read(lab, cache, save=False)[0], lab) == [KEY]
+
+
+def test_two_processes_plan_as_one_does(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Policies asked in halves, the side without the change in a copy: which process worked it out cannot be seen."""
+    begun(lab)
+    base = lab.remote.tip(MAIN)
+    more = "  priorityClass: production\n"
+    head = lab.desire({POLICY: policy_text(rule("object.spec.gpus != 8", reason="Not8")), **jobs("d", "e", gpus=16),
+                       job_file("c"): job_text("c", more=more)})  # fmt: skip
+    clone, now = open_clone(lab.remote.path), lab.clock.now()
+    monkeypatch.setattr(previews, "_LARGE", 10**9)
+    one = preview(clone, head, now, base=base)
+    monkeypatch.setattr(previews, "_LARGE", 1)
+    assert preview(clone, head, now, base=base) == one
+    assert {f.file for f in one.findings if f.code == "Not8"} >= {job_file("c")}
 
 
 def test_two_processes_read_a_tree_as_one_does(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
