@@ -163,8 +163,9 @@ def confirm(wishes: Wishes, question: str) -> None:
 def _offered(clone: Clone, proposal: Proposal, commit: str, wishes: Wishes) -> Any:
     """Tell where the branch is, and open the pull request; what to ask about it later, or None."""
     from reconciler.render.plan import words
+    from reconciler.render.plan.forms import trailers_of
     from reconciler.runtime.proposals.follow import Pull
-    from reconciler.runtime.proposals.pulls import body_of, forge_of, gh_for
+    from reconciler.runtime.proposals.pulls import body_of, forge_of, gh_for, with_trailers
 
     forge = forge_of(clone.url)
     link = forge.link(clone.desired, proposal.branch) if forge is not None else ""
@@ -186,7 +187,8 @@ def _offered(clone: Clone, proposal: Proposal, commit: str, wishes: Wishes) -> A
     _result(wishes, proposal, commit=commit, pull=pull, link=link)
     if wishes.wait:
         try:
-            gh.merge_when_ready(pull)
+            # The merge then says what was shown to whoever agreed to it.
+            gh.merge_when_ready(pull, with_trailers(change.body, trailers_of(plan)) if plan is not None else "")
         except GangOpsError as err:
             click.echo(f"warning: it will not merge by itself: {err.message}", err=True)
     return Pull(gh=gh, address=pull)

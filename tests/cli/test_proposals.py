@@ -14,6 +14,8 @@ from referencing import Registry, Resource
 
 from reconciler.errors import ExitStatus, InvalidInput
 from reconciler.model.units import JobKey
+from reconciler.policy.previewed import shown_in
+from reconciler.runtime.proposals.pulls import with_trailers
 from reconciler.store.statecommit import Writer
 from tests.cli.people import FORGE, Kept, Person, codes, gh_on_path, on_a_terminal, person_at, words
 from tests.runtime.lab import Lab, job_file, job_text, jobs
@@ -355,11 +357,32 @@ def test_with_pr_and_wait_it_merges_by_itself_and_each_stage_has_its_time(
     ada.lab.remote.hook("post-receive", MERGES_AT_ONCE)
     found = ada.done("suspend", "sft", "--yes", "--pr", "--wait")
     assert [call[:2] for call in gh.calls] == [["pr", "create"], ["repo", "view"], ["pr", "merge"], ["pr", "view"]]
-    assert gh.calls[2] == ["pr", "merge", PULL, "--auto", "--squash"]
-    rows = [line.split() for line in found.stderr.splitlines()]
-    assert [row[2] for row in rows] == ["proposed", "checked", "merged"]
-    assert all(row[0].endswith("Z") and row[1].startswith("+") for row in rows)
-    assert rows[1][3:] == ["1", "checks", "passed"]
+    assert gh.calls[2][:5] == ["pr", "merge", PULL, "--auto", "--squash"]
+    assert gh.calls[2][5] == "--body"
+    rows = [line.partition(": ")[::2] for line in gh.calls[2][6].split("\n\n")[-1].splitlines()]
+    shown = shown_in((key, value) for key, value in rows)
+    assert shown is not None
+    assert (shown.state, shown.victims) == (ada.lab.tip, ())
+    tip = ada.lab.remote.tip("refs/heads/main")
+    told = ada.done("plan", "--base", f"{tip}~1", "--head", str(tip), "--check", shown.digest)
+    assert told.stdout.startswith("still true")
+    stages = [line.split() for line in found.stderr.splitlines()]
+    assert [stage[2] for stage in stages] == ["proposed", "checked", "merged"]
+    assert all(stage[0].endswith("Z") and stage[1].startswith("+") for stage in stages)
+    assert stages[1][3:] == ["1", "checks", "passed"]
+
+
+@pytest.mark.parametrize(
+    ("body", "whole"),
+    [
+        ("", "A: 1\nB: 2"),
+        ("Why it stops.\n", "Why it stops.\n\nA: 1\nB: 2"),
+        ("Why.\n\nAcknowledge-Removal: 4\n", "Why.\n\nAcknowledge-Removal: 4\nA: 1\nB: 2"),
+        ("Because: of this.\nAnd that.", "Because: of this.\nAnd that.\n\nA: 1\nB: 2"),
+    ],
+)
+def test_trailers_of_a_merge_are_one_paragraph(body: str, whole: str) -> None:
+    assert with_trailers(body, [("A", "1"), ("B", "2")]) == whole
 
 
 def test_wait_without_a_pull_request_looks_at_main(ada: Person) -> None:

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -22,6 +22,7 @@ from reconciler.store.failures import redact, shown
 _SECONDS = 60
 _SCP_LIKE = re.compile(r"(?:[^@:/]+@)?(?P<host>[A-Za-z0-9][A-Za-z0-9.-]*):(?!/)(?P<path>.+)")
 _PATH = re.compile(r"[A-Za-z0-9_.~-]+(?:/[A-Za-z0-9_.~-]+)+")
+_TRAILER = re.compile(r"[A-Za-z][A-Za-z0-9-]*: \S.*")
 _URL = re.compile(r"https://\S+")
 _BAD = frozenset({"FAILURE", "ERROR", "TIMED_OUT", "CANCELLED", "ACTION_REQUIRED", "STARTUP_FAILURE"})
 _GOOD = frozenset({"SUCCESS", "NEUTRAL", "SKIPPED"})
@@ -61,6 +62,15 @@ def forge_of(url: str) -> Forge | None:
     return Forge(host=host, path=path) if host and _PATH.fullmatch(path) else None
 
 
+def with_trailers(body: str, rows: Iterable[tuple[str, str]]) -> str:
+    """A commit's text with these trailers, in one paragraph with those it has already: only the last one counts."""
+    told = "\n".join(f"{key}: {value}" for key, value in rows)
+    text = body.strip()
+    last = text.rpartition("\n\n")[2]
+    goes_on = bool(text) and all(_TRAILER.fullmatch(line) for line in last.splitlines())
+    return f"{text}{chr(10) if goes_on else chr(10) * 2}{told}".strip()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """How a pull request stands. `pending` and `failed` name checks; `blocked`: a failed one keeps it from merging."""
@@ -94,8 +104,12 @@ class Gh:
             raise _failed("gh named no pull request", told)
         return str(found[-1])
 
-    def merge_when_ready(self, pull: str) -> None:
-        """Turn on auto-merge, by a way of merging that the repository allows. Raises GangOpsError (PullRequestFailed)."""
+    def merge_when_ready(self, pull: str, body: str) -> None:
+        """Turn on auto-merge, by a way of merging that the repository allows; `body` is what its commit says beside its
+        title, where that way makes one; "": what the forge says.
+
+        Raises GangOpsError (PullRequestFailed).
+        """
         allowed = self._json(
             "repo", "view", self._repository, "--json", "mergeCommitAllowed,squashMergeAllowed,rebaseMergeAllowed"
         )
@@ -105,7 +119,7 @@ class Gh:
             ("rebaseMergeAllowed", "--rebase"),
         )
         way = next((flag for field, flag in ways if allowed.get(field)), "--merge")
-        self._run("pr", "merge", pull, "--auto", way)
+        self._run("pr", "merge", pull, "--auto", way, *(("--body", body) if body and way != "--rebase" else ()))
 
     def standing(self, pull: str) -> Standing:
         """How the pull request stands. Raises GangOpsError (PullRequestFailed)."""
