@@ -1,6 +1,7 @@
 """How soon does a merge run, does a cancel stop, and how many commits do fifty people at once cost?
 
-Run: `./dev run python -m tests.benchmarks.bench_path [MERGES] [SECONDS_APART]` on a quiet machine. Sixteen agents, one
+Run: `./dev run python -m tests.benchmarks.bench_path [MERGES] [SECONDS_APART]` on a quiet machine (on a busy one, as
+root, with `chrt -r 1` before it: then only disks are shared). Sixteen agents, one
 reconciler, real git and real ranks, with the intervals nobody sets (2 s polls, 5 s cycles, 12 s between gathered
 starts). Times are from the start of `git push`, or of the verb, to what the first rank of two nodes itself noted.
 With the webhook the remote is asked only once a minute, so that nothing but the ring can have been the cause.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -172,6 +174,7 @@ def _tell(what: str, seconds: Sequence[float]) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # whoever ends it ends its cluster too
     if shutil.which("curl") is None or shutil.which("openssl") is None:
         sys.exit("needs curl and openssl")
     main(int(sys.argv[1]) if len(sys.argv) > 1 else 20, float(sys.argv[2]) if len(sys.argv) > 2 else 30.0)
