@@ -162,14 +162,15 @@ class Keeper:
             ]
 
     def watches(self) -> dict[Key, Watch]:
-        """Files to look at: those of attempts that run."""
+        """Files to look at: those of attempts that run, and once more when they have ended."""
         with self.lock:
             found = {}
             for key, order in self.orders.items():
-                if self._is_live(key):
+                over = self._stage(key) == Stage.ENDED
+                if over or self._is_live(key):
                     marker = order.checkpoint.marker if order.checkpoint else ""
-                    owner = self._owner_of(order)
-                    found[key] = Watch(marker, order.run.heartbeatFile, order.phase == "checkpoint", owner)
+                    closely = order.phase == "checkpoint" and not over
+                    found[key] = Watch(marker, order.run.heartbeatFile, closely, self._owner_of(order), over)
             return found
 
     def is_ours(self, pid: int) -> bool:

@@ -30,20 +30,23 @@ PROGRESS_LIMIT = 4096
 @dataclass(frozen=True)
 class Watch:
     """Files of one attempt. `closely`: a checkpoint was asked for and is waited for. `owner`: the job's uid, None when
-    the agent has no more rights than the job."""
+    the agent has no more rights than the job. `over`: it has ended, so that one more look is the last."""
 
     marker: str
     heartbeat: str
     closely: bool = False
     owner: int | None = None
+    over: bool = False
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What they said last: the marker's mtime in ns, the heartbeat's last line."""
+    """What they said last: the marker's mtime in ns, the heartbeat's last line. `final`: the attempt had ended by then;
+    what its files say later is of another attempt."""
 
     marker: int | None = None
     progress: dict[str, Any] = field(default_factory=dict)
+    final: bool = False
 
 
 class Lookout(threading.Thread):
@@ -59,8 +62,10 @@ class Lookout(threading.Thread):
         while True:
             watches = self._watches()
             for key, watch in watches.items():
-                seen = Sight(marker_time(watch.marker), last_line(watch.heartbeat, watch.owner))
                 before = self.sights.get(key)
+                if before is not None and before.final:
+                    continue
+                seen = Sight(marker_time(watch.marker), last_line(watch.heartbeat, watch.owner), watch.over)
                 self.sights[key] = seen
                 if before is None or before.marker != seen.marker:
                     self._changed()
