@@ -23,7 +23,7 @@ from reconciler.model.inventory import Node
 from reconciler.model.units import JobKey, document_of, index_of
 from reconciler.render.explain import node_page
 from reconciler.render.life import Pace, attempts_table, story_lines
-from reconciler.render.node import drift_lines, gpu_table, nic_table, node_facts, receipt_table
+from reconciler.render.node import drift_lines, gpu_table, nic_table, node_lines, receipt_table
 from reconciler.render.reach import reach_lines, reaches
 from reconciler.render.view import job_page, topology_table
 from reconciler.runtime.clone import Clone
@@ -178,7 +178,7 @@ def _describe_node(node: Node, generation: Generation, desired: Desired, output:
         print_tree(output, "Node", content)
         return
     click.echo(node_page(node, told.seen, told.outages, told.holders, told.bookings, told.windows, at))
-    click.echo("\n".join([*node_facts(node, told.seen, at), *drift_lines(drifts)]))
+    click.echo("\n".join([*node_lines(node, told.seen, at), *drift_lines(drifts)]))
     click.echo("\n" + gpu_table(node, told.seen, [jobs[key] for key in sorted(told.holders)], width()))
     if told.seen is not None and told.seen.nics:
         click.echo("\n" + nic_table(told.seen, width()))

@@ -19,7 +19,7 @@ from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import JobState
 from reconciler.model.reasons import blank
 from reconciler.model.units import JobKey, QueueName
-from reconciler.render.arrays import counted, leading
+from reconciler.render.arrays import leading, tally
 from reconciler.render.explain import explanation_page, node_page, queue_page, reason_code
 from reconciler.render.names import one_line, when
 from reconciler.render.plan.model import Tidy
@@ -177,7 +177,7 @@ def _explain_job(generation: Generation, desired: Desired, name: str) -> tuple[s
     content: dict[str, object] = {"record": tree_of(record), **told.content()}
     if name != record.job:
         content["tasks"] = _counts(records)
-        page = f"{name}: {counted(records)}. The first of them:\n\n{page}"
+        page = f"{name}: {tally(records)}. The first of them:\n\n{page}"
     return page, "Explanation", content
 
 

@@ -24,7 +24,7 @@ from reconciler.model.allocation import JobRecord
 from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.reasons import sentence
 from reconciler.model.units import SECOND, JobKey, document_of, index_of
-from reconciler.render.arrays import counted
+from reconciler.render.arrays import tally
 from reconciler.render.names import one_line, when
 from reconciler.runtime.clone import Clone
 from reconciler.runtime.generation import Generation, read_generation
@@ -159,7 +159,7 @@ def wait(repo: Path, job: str, what: str, timeout: float) -> None:
         if found and all(_is_there(record, what) for record in found.values()):
             break
     records = list(known.values())
-    click.echo(f"{job} {counted(records) if len(records) > 1 else records[0].outcome or records[0].state}")
+    click.echo(f"{job} {tally(records) if len(records) > 1 else records[0].outcome or records[0].state}")
     if any(record.outcome not in (None, Outcome.SUCCEEDED) for record in known.values()):
         raise click.exceptions.Exit(1)
 
@@ -182,5 +182,5 @@ def _over(job: str, known: Jobs, timeout: float, away: str) -> NotFound | Unreac
     if away:
         return Unreachable(f"nobody could be asked: {away}", remedy="gangops doctor")
     records = list(known.values())
-    at = counted(records) if len(records) > 1 else str(records[0].state) if records else "unknown"
+    at = tally(records) if len(records) > 1 else str(records[0].state) if records else "unknown"
     return NotFound(f"{job} is {at} after {timeout:g} s", code="TimedOut", remedy=f"gangops explain job {job}")

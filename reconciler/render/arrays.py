@@ -40,7 +40,7 @@ def _number(record: JobRecord) -> int:
     return -1 if index is None else index
 
 
-def counted(records: Iterable[JobRecord]) -> str:
+def tally(records: Iterable[JobRecord]) -> str:
     """`32 Running, 168 Pending`: what has become of them, in the order of states."""
     counts: dict[str, int] = {}
     for record in sorted(records, key=lambda r: (STATES.index(r.state), _OUTCOMES.index(r.outcome))):
@@ -61,21 +61,26 @@ def array_head(array: JobKey, records: Sequence[JobRecord], desired: Desired) ->
     size = f" of {job.gpus} GPU{'s' if job.gpus > 1 else ''} each" if job is not None else ""
     limit = job.array.max_parallel if job is not None and job.array is not None else None
     most = f", at most {limit} at once" if limit is not None else ""
-    return f"{array}   {len(records)} task{'s' if len(records) > 1 else ''}{size}{most}\n{counted(records)}"
+    return f"{array}   {len(records)} task{'s' if len(records) > 1 else ''}{size}{most}\n{tally(records)}"
 
 
 def task_table(records: Sequence[JobRecord], desired: Desired, now: Instant, width: int | None) -> str:
     """A line a task, with its parameters and why it is where it is; tasks that are alike share one."""
+    return table(TASK_HEADER, task_rows(records, desired, now), width=width, right="SINCE ATTEMPT")
+
+
+TASK_HEADER = ("TASK", "STATE", "ATTEMPT", "WHERE", "SINCE", "PARAMETERS", "WHY")
+
+
+def task_rows(records: Sequence[JobRecord], desired: Desired, now: Instant) -> list[list[str]]:
+    """The cells of `task_table`, as `TASK_HEADER` has them."""
     groups: dict[tuple[object, ...], list[JobRecord]] = {}
     for record in records:
         # Those that never started differ in nothing that matters yet.
         own = record.job if record.attempt or record.promise is not None else ""
         alike = (record.state, record.outcome, record.reason.code, record.since, own)
         groups.setdefault(alike, []).append(record)
-    rows = [_row(group, desired, now) for group in groups.values()]
-    return table(
-        ["TASK", "STATE", "ATTEMPT", "WHERE", "SINCE", "PARAMETERS", "WHY"], rows, width=width, right="SINCE ATTEMPT"
-    )
+    return [_row(group, desired, now) for group in groups.values()]
 
 
 def _row(group: Sequence[JobRecord], desired: Desired, now: Instant) -> list[str]:

@@ -68,6 +68,14 @@ def attempts_table(
     attempts: Sequence[Attempt], paces: Mapping[int, Pace], inventory: Inventory, now: Instant, width: int | None
 ) -> str:
     """A line an attempt: where it was, T_comm as foretold beside step time and MFU as measured, and how it ended."""
+    header, rows = attempts_rows(attempts, paces, inventory, now)
+    return table(header, rows, width=width, right="# RAN T_COMM STEP MFU LOST")
+
+
+def attempts_rows(
+    attempts: Sequence[Attempt], paces: Mapping[int, Pace], inventory: Inventory, now: Instant
+) -> tuple[list[str], list[list[str]]]:
+    """The header and cells of `attempts_table`."""
     rows = []
     for one in attempts:
         pace = paces.get(one.number, Pace(attempt=one.number))
@@ -87,9 +95,7 @@ def attempts_table(
         )
     header = ["#", "SINCE", "RAN", "WHERE", "T_COMM", "STEP", "MFU", "LOST", "HOW"]
     kept = [i for i, name in enumerate(header) if name not in _SPARE or any(row[i] != "-" for row in rows)]
-    return table(
-        [header[i] for i in kept], [[row[i] for i in kept] for row in rows], width=width, right="# RAN T_COMM STEP MFU LOST"
-    )  # fmt: skip
+    return [header[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 _SPARE = frozenset({"T_COMM", "STEP", "MFU", "LOST"})

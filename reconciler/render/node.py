@@ -15,8 +15,13 @@ from reconciler.topology.drift import Drift
 _GBPS = 1_000_000_000
 
 
-def node_facts(node: Node, seen: NodeObservation | None, now: Instant) -> list[str]:
+def node_lines(node: Node, seen: NodeObservation | None, now: Instant) -> list[str]:
     """What it is and since when it is so, a label a line."""
+    return [f"  {label:<10}{text}" for label, text in node_facts(node, seen, now)]
+
+
+def node_facts(node: Node, seen: NodeObservation | None, now: Instant) -> list[tuple[str, str]]:
+    """Labels and texts of `node_lines`."""
     rows = [("profile", f"{node.shape.profile}: {len(node.shape.gpus)} of {node.shape.gpu_type}")]
     if node.cordoned:
         rows.append(("cordoned", one_line(node.cordoned)))
@@ -32,13 +37,21 @@ def node_facts(node: Node, seen: NodeObservation | None, now: Instant) -> list[s
             ("clique", seen.clique),
         )
         rows += [(label, one_line(text)) for label, text in told if text]
-    return [f"  {label:<10}{text}" for label, text in rows]
+    return rows
 
 
 def gpu_table(
     node: Node, seen: NodeObservation | None, records: Sequence[JobRecord], width: int | None
 ) -> str:  # fmt: skip
     """A line a declared GPU: who has it and as which rank, and what is odd about it."""
+    return table(GPU_HEADER, gpu_rows(node, seen, records), width=width, right="GPU NUMA RAIL RANK")
+
+
+GPU_HEADER = ("GPU", "UUID", "NUMA", "NIC", "RAIL", "HELD BY", "RANK", "NOTE")
+
+
+def gpu_rows(node: Node, seen: NodeObservation | None, records: Sequence[JobRecord]) -> list[list[str]]:
+    """The cells of `gpu_table`, as `GPU_HEADER` has them."""
     reported = {gpu.index: gpu for gpu in seen.gpus} if seen is not None else {}
     holder = _holders(node, records)
     rows = []
@@ -56,8 +69,7 @@ def gpu_table(
             [str(slot.index), gpu.uuid if gpu is not None else "-", numa, slot.nic or "-", rail, job, rank,
              one_line("; ".join(notes)) or "-"]
         )  # fmt: skip
-    header = ["GPU", "UUID", "NUMA", "NIC", "RAIL", "HELD BY", "RANK", "NOTE"]
-    return table(header, rows, width=width, right="GPU NUMA RAIL RANK")
+    return rows
 
 
 def _holders(node: Node, records: Sequence[JobRecord]) -> dict[int, tuple[str, str]]:

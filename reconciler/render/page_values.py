@@ -9,7 +9,10 @@ from reconciler.model.units import Instant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """GPUs of one node held by one job over a time. `first` and `count` are GPU positions; `state` in lower case."""
+    """GPUs of one node held by one job over a time. `first` and `count` are GPU positions; `state` in lower case.
+
+    A `spare` waits for the repair of its gang.
+    """
 
     node: str
     first: int
@@ -24,7 +27,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeShown:
-    """A node now. `cells` has one word a GPU: a queue's name, "" idle, or `!` for what is out of work."""
+    """A node now. `cells` has one word a GPU: a queue's name, "" idle, or `!` for what is out of work.
+
+    `spares` are the positions of GPUs that are held for a repair; `held_by` has each job with its GPUs in words.
+    """
 
     name: str
     rack: str
@@ -32,6 +38,28 @@ class NodeShown:
     gpus: int
     cells: tuple[str, ...]
     note: str = ""
+    spares: frozenset[int] = frozenset()
+    held_by: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def held(self) -> int:
+        """How many of its GPUs somebody has."""
+        return sum(word not in {"", "!"} for word in self.cells)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobShown:
+    """A job now, or an array: then `tasks` has its table. `mood` is good, warn, bad or ""; the rest is as `status` says."""
+
+    name: str
+    state: str
+    mood: str
+    gpus: str
+    priority: str
+    where: str
+    since: str
+    why: str
+    tasks: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +120,10 @@ class LossShown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Everything on the page. `seal` says what was verified; `sealed` None: not looked at, else whether it is true."""
+    """Everything on the page. `seal` says what was verified; `sealed` None: not looked at, else whether it is true.
+
+    `remarks` are what holds for the time being and should be known: requests in force, changes not acted on.
+    """
 
     cluster: str
     generation: int
@@ -109,6 +140,8 @@ class Page:
     running: int
     waiting: int
     queues: tuple[QueueShown, ...]
+    jobs: tuple[JobShown, ...]
+    more_jobs: int
     nodes: tuple[NodeShown, ...]
     bars: tuple[Bar, ...]
     shares: tuple[Share, ...]
@@ -122,3 +155,5 @@ class Page:
     seal: str
     sealed: bool | None
     threshold: int = 200_000
+    spares: int = 0
+    remarks: tuple[str, ...] = ()

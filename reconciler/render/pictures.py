@@ -1,282 +1,196 @@
-"""The page's pictures as SVG: timeline, heat map, fragmentation and quota. What fits where on the canvas is decided here."""
+"""The page's pictures over time as SVG: who held what, and fragmentation. What fits where on the canvas is decided here.
+
+A picture is as wide as a page on a desk; on a narrower one it is scrolled while its labels stay in view.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import Final
 
 from markupsafe import Markup
 
 from reconciler.model.units import SECOND, Instant
 from reconciler.render.names import share, when
-from reconciler.render.page_values import Bar, NodeShown, Page
+from reconciler.render.page_values import Bar, Page
+from reconciler.render.palette import Palette
+from reconciler.render.svg import GLYPH, Drawing, mark, n, rectangle, room_for, shortened
 
-WIDTH, LEFT, RIGHT = 1120, 96, 8
-_ROW, _GAP, _RACK_GAP = 15, 2, 9
-_MANY_RACKS = 24
-MOST_ROWS = 96
+WIDTH: Final = 1116
+MOST_ROWS: Final = 96
 """Nodes drawn one by one; a larger cluster is drawn by rack."""
+_TOP, _GAP, _RACK_GAP, _EDGE = 22, 2, 20, 10
+_FEW, _MANY_RACKS = 12, 24
+_LABELS: Final = (84, 230)
+_BOLD: Final = 7.4
+"""Pixels of a letter on a bar."""
+_SHORTEST: Final = 6
+"""Letters of a job's name that still tell it from another."""
+_HOUR: Final = 3600 * SECOND
+_DAY: Final = 24 * _HOUR
+_STEPS: Final = (
+    *(SECOND * seconds for seconds in (5, 15, 30)),
+    *(60 * SECOND * minutes for minutes in (1, 2, 5, 10, 20)),
+    *(_HOUR * hours for hours in (1, 2, 3, 6, 12, 24, 48, 72, 168, 336, 672)),
+)
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """An SVG's inside and its size."""
-
-    body: Markup
-    height: int
-    width: int = WIDTH
-
-
-def timeline(page: Page, colours: dict[str, int]) -> Drawing:
+def timeline(page: Page, looks: Palette) -> Drawing:
     """Who held which GPUs, over time: a row a node, or a row a rack where there are too many."""
     if not page.bars and page.shares:
-        return _rack_timeline(page, colours)
+        return _rack_timeline(page, looks)
+    row = 22 if len(page.nodes) <= _FEW else 15
+    left = room_for([node.name for node in page.nodes], *_LABELS)
+    axis = _Axis(page.since, page.until, WIDTH - left)
     tops: dict[str, int] = {}
-    parts: list[Markup] = []
-    y, rack = 22, ""
+    side: list[Markup] = []
+    lanes: list[str] = []
+    y, rack = _TOP, ""
     for node in page.nodes:
         if node.rack != rack:
-            y += _RACK_GAP if rack else 0
-            parts.append(_svg('<text class="rack" x="0" y="{}">{}</text>', y + 11, node.rack))
+            y += _RACK_GAP if rack else 16
+            side.append(mark('<text class="rack" x="0" y="{}">{}</text>', y - 5, _label(node.rack, left)))
             rack = node.rack
         tops[node.name] = y
-        parts.append(_svg('<text class="node" x="{}" y="{}">{}</text>', LEFT - 8, y + 11, node.name))
-        parts.append(
-            _svg('<rect class="lane" x="{}" y="{}" width="{}" height="{}"/>', LEFT, y, WIDTH - LEFT - RIGHT, _ROW)
-        )
-        y += _ROW + _GAP
+        side.append(_row_label(node.name, left, y + row / 2 + 4))
+        lanes.append(rectangle(0, y, axis.width, row))
+        y += row + _GAP
+    parts = [mark('<path class="lane" d="{}"/>', "".join(lanes)), *axis.grid(y)]
     sizes = {node.name: node.gpus for node in page.nodes}
-    axis = _Axis(page.since, page.until)
-    parts += axis.grid(y)
     for bar in page.bars:
         if bar.node in tops:
-            parts += _bar(bar, axis, tops[bar.node], sizes[bar.node], colours)
-    return Drawing(Markup("").join(parts), y + 6)
+            parts += _bar(bar, axis, tops[bar.node], row, sizes[bar.node], looks.of(bar.queue))
+    return Drawing(Markup("").join(parts), WIDTH - left, y + 4, Markup("").join(side), left)
 
 
-def _bar(bar: Bar, axis: _Axis, top: int, gpus: int, colours: dict[str, int]) -> Iterator[Markup]:
-    x, end = axis.x(bar.since), axis.x(bar.until)
-    y, height = top + _ROW * bar.first / gpus, _ROW * bar.count / gpus
-    wide = max(end - x, 1.2)
-    yield _svg(
-        '<g class="q{} {}"><title>{}</title><rect x="{}" y="{}" width="{}" height="{}" rx="2"/>'
-        '<rect class="over" x="{}" y="{}" width="{}" height="{}" rx="2"/></g>',
-        colours.get(bar.queue, 7), bar.state, bar.told, _n(x), _n(y), _n(wide), _n(height), _n(x), _n(y), _n(wide), _n(height),
+def _row_label(name: str, left: int, y: float) -> Markup:
+    return mark('<text class="node" x="{}" y="{}">{}</text>', left - 8, y, _label(name, left))
+
+
+def _label(name: str, left: int) -> Markup:
+    """A name cut to the column, and whole where it is pointed at."""
+    short = shortened(name, int((left - 12) / GLYPH))
+    return Markup("{}").format(name) if short == name else mark("{}<title>{}</title>", short, name)
+
+
+def _bar(bar: Bar, axis: _Axis, top: int, row: int, gpus: int, look: int) -> Iterator[Markup]:
+    x = axis.x(bar.since)
+    wide = max(axis.x(bar.until) - x, 1.2)
+    y, height = top + row * bar.first / gpus, row * bar.count / gpus
+    box = mark('x="{}" y="{}" width="{}" height="{}" rx="2"', x, y, wide, height)
+    inside = Markup("")
+    if bar.state == "running" and height > 11 and (text := _fitting(bar.job, wide - 8)):
+        inside = mark('<text class="label" x="{}" y="{}">{}</text>', x + 4.0, y + height / 2 + 3.6, text)
+    yield mark(
+        '<g class="q{} {}"><title>{}</title><rect {}/><rect class="over" {}/>{}</g>',
+        look, bar.state, bar.told, box, box, inside,
     )  # fmt: skip
-    if bar.state == "running" and height > 11 and wide > 7 * len(bar.job) * 0.82 + 10:
-        yield _svg('<text class="label" x="{}" y="{}">{}</text>', _n(x + 5), _n(y + height / 2 + 3.6), bar.job)
 
 
-def _rack_timeline(page: Page, colours: dict[str, int]) -> Drawing:
-    axis = _Axis(page.since, page.until)
+def _fitting(job: str, room: float) -> str:
+    """As much of the job's name as has room, "" where too little has."""
+    most = int(room / _BOLD)
+    name = job.rpartition("/")[2]
+    if len(job) <= most:
+        return job
+    return name if len(name) <= most else shortened(name, most) if most >= _SHORTEST else ""
+
+
+def _rack_timeline(page: Page, looks: Palette) -> Drawing:
     racks = list(dict.fromkeys(one.rack for one in page.shares))
     room, gap = (30, 6) if len(racks) <= _MANY_RACKS else (14, 3)
-    tops = {rack: 22 + number * (room + gap) for number, rack in enumerate(racks)}
-    bottom = 22 + len(racks) * (room + gap)
-    parts = list(axis.grid(bottom))
-    for rack, top in tops.items():
-        parts.append(_svg('<text class="rack" x="0" y="{}">{}</text>', top + room / 2 + 4, rack))
-        parts.append(
-            _svg('<rect class="lane" x="{}" y="{}" width="{}" height="{}"/>', LEFT, top, WIDTH - LEFT - RIGHT, room)
-        )
-    # All of a queue is one path, drawn twice: in its colour, then in its pattern. A rectangle each would be megabytes.
+    left = room_for(racks, *_LABELS)
+    axis = _Axis(page.since, page.until, WIDTH - left)
+    tops = {rack: _TOP + number * (room + gap) for number, rack in enumerate(racks)}
+    bottom = _TOP + len(racks) * (room + gap)
+    side = [
+        mark('<text class="rack" x="0" y="{}">{}</text>', top + room / 2 + 4, _label(rack, left))
+        for rack, top in tops.items()
+    ]
+    lanes = "".join(rectangle(0, top, axis.width, room) for top in tops.values())
+    parts = [mark('<path class="lane" d="{}"/>', lanes), *axis.grid(bottom)]
+    # All of a queue is one path, drawn twice: in its colour, then in its pattern.
     strokes: dict[int, list[str]] = {}
     for one in page.shares:
         y = float(tops[one.rack] + room)
+        x, end = round(axis.x(one.since)), round(axis.x(one.until))
         for queue, ppm in one.parts:
             height = room * ppm / 1_000_000
             y -= height
-            x, end = axis.x(one.since), axis.x(one.until)
-            strokes.setdefault(colours.get(queue, 7), []).append(
-                f"M{_n(x)} {_n(y)}h{_n(end - x)}v{_n(height)}h{_n(x - end)}z"
-            )
+            strokes.setdefault(looks.of(queue), []).append(rectangle(x, y, end - x, height))
     for number, strokes_of in sorted(strokes.items()):
-        parts.append(_svg('<defs><path id="s{}" d="{}"/></defs>', number, "".join(strokes_of)))
-        parts.append(_svg('<use href="#s{0}" class="q{0}"/><use href="#s{0}" class="over o{0}"/>', number))
-    return Drawing(Markup("").join(parts), bottom + 6)
-
-
-def heat_map(page: Page, colours: dict[str, int]) -> Drawing:
-    """Every GPU now: spine group, rack, node, GPU. Empty is idle, a cross is out of work."""
-    cell, gap = (_roomy(page), 2) if len(page.nodes) <= MOST_ROWS else (4, 1)
-    parts: list[Markup] = []
-    x, y, top, deepest, group, rack = 0.0, 0.0, 38.0, 0.0, "", ""
-    column = max((node.gpus for node in page.nodes), default=8) * (cell + gap) + (66 if cell > 4 else 12)
-    for node in page.nodes:
-        if node.rack != rack:
-            x = x + column if rack else 0.0
-            if x + column > WIDTH or (group and node.group != group):
-                x, top = 0.0, deepest + 46
-            y = top
-            if node.group != group or x == 0.0:
-                parts.append(_svg('<text class="group" x="{}" y="{}">{}</text>', _n(x), _n(y - 22), node.group))
-            parts.append(_svg('<text class="rack" x="{}" y="{}">{}</text>', _n(x), _n(y - 5), node.rack))
-            group, rack = node.group, node.rack
-        parts += _node_cells(node, x, y, cell, gap, colours)
-        y += cell + gap + (2 if cell > 4 else 0)
-        deepest = max(deepest, y)
-        if y > top + 20 * (cell + gap + 2) and cell == 4:
-            y, x = top, x + column
-    return Drawing(Markup("").join(parts), int(deepest) + 8)
-
-
-def _roomy(page: Page) -> int:
-    """As large as the racks side by side let a GPU be, between readable and silly."""
-    racks = len({node.rack for node in page.nodes})
-    gpus = max((node.gpus for node in page.nodes), default=8)
-    return min(18, max(11, (WIDTH // max(1, racks) - 74) // max(1, gpus) - 2))
-
-
-def _node_cells(node: NodeShown, x: float, y: float, cell: int, gap: int, colours: dict[str, int]) -> Iterator[Markup]:
-    label = 58 if cell > 4 else 0
-    cells = []
-    for index, word in enumerate(node.cells):
-        kind = "down" if word == "!" else "free" if not word else f"q{colours.get(word, 7)}"
-        at = x + label + index * (cell + gap)
-        cells.append(
-            _svg('<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="1.5"/>', kind, _n(at), _n(y), cell, cell)
-        )
-        if cell > 4 and (word == "!" or word):
-            over = "cross" if word == "!" else f"over o{colours.get(word, 7)}"
-            cells.append(
-                _svg(
-                    '<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="1.5"/>', over, _n(at), _n(y), cell, cell
-                )
-            )
-    if label:
-        cells.append(_svg('<text class="node left" x="{}" y="{}">{}</text>', _n(x), _n(y + cell / 2 + 4), node.name))
-    told = f"{node.name}: {sum(bool(w) and w != '!' for w in node.cells)} of {node.gpus} GPUs held{', ' + node.note if node.note else ''}"
-    yield _svg("<g><title>{}</title>{}</g>", told, Markup("").join(cells))
+        parts.append(mark('<defs><path id="s{}" d="{}"/></defs>', number, "".join(strokes_of)))
+        parts.append(mark('<use href="#s{0}" class="q{0}"/><use href="#s{0}" class="over o{0}"/>', number))
+    return Drawing(Markup("").join(parts), WIDTH - left, bottom + 4, Markup("").join(side), left)
 
 
 def fragmentation(page: Page) -> Drawing:
     """Phi and the idle share over time, with the limit."""
-    height, top = 150, 14
-    axis = _Axis(page.since, page.until)
+    height, top, left = 160, 12, 44
+    axis = _Axis(page.since, page.until, WIDTH - left)
 
     def y(ppm: int) -> float:
         return top + (height - top) * (1 - ppm / 1_000_000)
 
-    parts = list(axis.grid(height, labels_at=height + 14))
+    parts = list(axis.grid(height, labels_at=height + 16))
+    side = []
     for percent in (0, 25, 50, 75, 100):
-        parts.append(
-            _svg(
-                '<text class="node" x="{}" y="{}">{}</text>',
-                LEFT - 8,
-                _n(y(percent * 10_000) + 4),
-                f"{percent / 100:.2f}",
-            )
-        )
-        parts.append(
-            _svg(
-                '<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>',
-                LEFT,
-                WIDTH - RIGHT,
-                _n(y(percent * 10_000)),
-                _n(y(percent * 10_000)),
-            )
-        )
+        at = y(percent * 10_000)
+        side.append(mark('<text class="node" x="{}" y="{}">{}</text>', left - 8, at + 4, f"{percent / 100:.2f}"))
+        parts.append(mark('<line class="grid" x1="0" x2="{}" y1="{}" y2="{}"/>', axis.width, at, at))
     if page.samples:
-        parts.append(
-            _svg(
-                '<path class="idle" d="{}L{} {}L{} {}Z"/>',
-                _steps(page, axis, [(s.at, y(s.idle)) for s in page.samples]),
-                _n(axis.x(page.until)),
-                _n(y(0)),
-                _n(axis.x(page.samples[0].at)),
-                _n(y(0)),
-            )
-        )
-        parts.append(_svg('<path class="phi" d="{}"/>', _steps(page, axis, [(s.at, y(s.phi)) for s in page.samples])))
+        idle = _steps(page, axis, [(s.at, y(s.idle)) for s in page.samples])
+        first, last = axis.x(page.samples[0].at), axis.x(page.until)
+        parts.append(mark('<path class="idle" d="{}L{} {}L{} {}Z"/>', idle, last, y(0), first, y(0)))
+        phi = _steps(page, axis, [(s.at, y(s.phi)) for s in page.samples])
+        parts.append(mark('<path class="phi" d="{}"/>', phi))
     limit = y(page.threshold)
-    parts.append(
-        _svg('<line class="limit" x1="{}" x2="{}" y1="{}" y2="{}"/>', LEFT, WIDTH - RIGHT, _n(limit), _n(limit))
-    )
-    parts.append(
-        _svg(
-            '<text class="limit-told" x="{}" y="{}">limit {}</text>',
-            WIDTH - RIGHT - 4,
-            _n(limit - 5),
-            share(page.threshold, 1_000_000, 2),
-        )
-    )
-    return Drawing(Markup("").join(parts), height + 22)
+    parts.append(mark('<line class="limit" x1="0" x2="{}" y1="{}" y2="{}"/>', axis.width, limit, limit))
+    told = f"limit {share(page.threshold, 1_000_000, 2)}"
+    parts.append(mark('<text class="limit-told" x="{}" y="{}">{}</text>', axis.width - 4, limit - 5, told))
+    return Drawing(Markup("").join(parts), WIDTH - left, height + 24, Markup("").join(side), left)
 
 
 def _steps(page: Page, axis: _Axis, points: Sequence[tuple[Instant, float]]) -> str:
-    words, last = [], None
-    for at, y in points:
-        x = axis.x(at)
-        words.append(f"M{_n(x)} {_n(y)}" if last is None else f"H{_n(x)}V{_n(y)}")
-        last = y
-    return "".join([*words, f"H{_n(axis.x(page.until))}"])
-
-
-def quota_bars(page: Page, colours: dict[str, int]) -> Drawing:
-    """Each queue's GPUs now, with its guarantee and its ceiling as marks."""
-    most = max([page.capacity, 1, *(q.held for q in page.queues)])
-    start, room = 150, WIDTH - 150 - 190
-    parts: list[Markup] = []
-    for number, queue in enumerate(page.queues):
-        y = 8 + number * 34
-        wide = room * queue.held / most
-        parts.append(_svg('<text class="rack" x="0" y="{}">{}</text>', y + 14, queue.name))
-        parts.append(_svg('<rect class="lane" x="{}" y="{}" width="{}" height="18" rx="3"/>', start, y, room))
-        parts.append(
-            _svg(
-                '<g class="q{0}"><rect x="{1}" y="{2}" width="{3}" height="18" rx="3"/><rect class="over" x="{1}" y="{2}" width="{3}" height="18" rx="3"/></g>',
-                colours[queue.name],
-                start,
-                y,
-                _n(wide),
-            )
-        )
-        for mark, kind in ((queue.guaranteed, "guarantee"), (queue.ceiling, "ceiling")):
-            if mark is not None and mark <= most:
-                x = _n(start + room * mark / most)
-                parts.append(_svg('<line class="{}" x1="{}" x2="{}" y1="{}" y2="{}"/>', kind, x, x, y - 4, y + 22))
-        told = f"{queue.held} held" + (f" of {queue.guaranteed} guaranteed" if queue.guaranteed is not None else "")
-        parts.append(_svg('<text class="told" x="{}" y="{}">{}</text>', start + room + 12, y + 13, told))
-    return Drawing(Markup("").join(parts), 8 + 34 * len(page.queues) + 4)
+    words = [
+        f"H{n(axis.x(at))}V{n(y)}" if number else f"M{n(axis.x(at))} {n(y)}" for number, (at, y) in enumerate(points)
+    ]
+    return "".join([*words, f"H{n(axis.x(page.until))}"])
 
 
 class _Axis:
-    """Time to the horizontal."""
+    """Time to the horizontal, with a margin at the end."""
 
-    def __init__(self, since: Instant, until: Instant) -> None:
+    def __init__(self, since: Instant, until: Instant, width: int) -> None:
         self._since, self._span = since, max(1, until - since)
-        self._until = until
+        self._until, self.width = until, width - _EDGE
 
     def x(self, at: int) -> float:
+        """Where an instant is; one outside is at the edge."""
         inside = min(max(at, self._since), self._until)
-        return LEFT + (WIDTH - LEFT - RIGHT) * (inside - self._since) / self._span
+        return self.width * (inside - self._since) / self._span
 
-    def grid(self, bottom: int, labels_at: int = 10) -> Iterator[Markup]:
-        """Lines and labels at round times, as many as have room."""
-        hour = 3600 * SECOND
-        step = next(
-            (s * hour for s in (1, 2, 6, 12, 24, 48, 168, 336, 672) if self._span <= 9 * s * hour), self._span // 8 + 1
-        )
-        step = step if self._span > 2 * hour else 600 * SECOND
+    def grid(self, bottom: int, labels_at: int = 12) -> Iterator[Markup]:
+        """Lines and labels at round times, as many as have room; the first one and each midnight say the day."""
+        step = next((step for step in _STEPS if self._span <= 11 * step), self._span // 8 + 1)
         at = (self._since // step + 1) * step
+        first = True
         while at < self._until:
-            x = self.x(at)
-            text = when(Instant(at))
-            label = (
-                text[5:10]
-                if step >= 24 * hour
-                else f"{text[5:10]} {text[11:16]}"
-                if at % (24 * hour) == 0
-                else text[11:16]
+            x, midnight = self.x(at), at % _DAY == 0
+            day, hour = _day_of(at), when(Instant(at))[11 : 16 if step % (60 * SECOND) == 0 else 19]
+            yield mark(
+                '<line class="grid{}" x1="{}" x2="{}" y1="16" y2="{}"/>', " day" if midnight else "", x, x, bottom
             )
-            yield _svg('<line class="grid" x1="{}" x2="{}" y1="16" y2="{}"/>', _n(x), _n(x), bottom)
-            yield _svg('<text class="tick" x="{}" y="{}">{}</text>', _n(x), labels_at, label)
+            if 18 < x < self.width - 18:
+                label = day if midnight else f"{day} {hour}" if first and x > 34 else hour
+                first = False
+                yield mark(
+                    '<text class="tick{}" x="{}" y="{}">{}</text>', " day" if midnight else "", x, labels_at, label
+                )
             at += step
 
 
-def _svg(template: str, *values: object) -> Markup:
-    return Markup(template).format(*values)  # noqa: S704  templates are literals of this module; values are escaped
-
-
-def _n(number: float) -> str:
-    return f"{number:.1f}".removesuffix(".0")
+def _day_of(at: int) -> str:
+    text = when(Instant(at))
+    return f"{int(text[8:10])} {_MONTHS[int(text[5:7]) - 1]}"

@@ -14,7 +14,7 @@ from reconciler.model.observed import JobObservation, NodeCondition, NodeObserva
 from reconciler.model.reasons import sentence
 from reconciler.model.request import Request
 from reconciler.model.units import Instant, JobKey, NodeName, QueueName
-from reconciler.render.arrays import STATES, by_array, counted, leading
+from reconciler.render.arrays import STATES, by_array, leading, tally
 from reconciler.render.names import gpu_hours, one_line, places, share, span, when
 from reconciler.render.story import use
 from reconciler.render.table import table
@@ -127,7 +127,7 @@ def _array_row(
         str(job.priority_class) if job else "-",
         "-",
         span(now - max(record.since for record in records)),
-        f"{counted(records)}{why}",
+        f"{tally(records)}{why}",
     ]
     if wide:
         row[6:6] = ["-", "-", "-"]
@@ -216,8 +216,17 @@ def job_page(
     progress: JobObservation | None = None, brought: Provenance | None = None,
 ) -> str:  # fmt: skip
     """Everything known about one job, a label a line: what it is, where it is, what it asked for, what it cost."""
+    rows = job_facts(record, job, desired, now, live, progress, brought)
+    return "\n".join(f"{label:<12}  {text}" for label, text in rows)
+
+
+def job_facts(
+    record: JobRecord, job: Job | None, desired: Desired, now: Instant, live: Sequence[str] = (),
+    progress: JobObservation | None = None, brought: Provenance | None = None,
+) -> list[tuple[str, str]]:  # fmt: skip
+    """Labels and texts of `job_page`; the first three say which job, its state, and why."""
     phase = f", phase {record.phase}" if record.phase else ""
-    rows = [
+    return [
         ("job", record.job),
         ("state", f"{record.outcome or record.state}{phase}"),
         ("why", one_line(sentence(record.reason))),
@@ -231,7 +240,6 @@ def job_page(
         *_brought_rows(brought),
         *[("live", one_line(text)) for text in live],
     ]
-    return "\n".join(f"{label:<12}  {text}" for label, text in rows)
 
 
 def _where_rows(record: JobRecord, desired: Desired) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""An array as people read it: counted, one line among jobs, a table in which tasks that are alike share a line."""
+"""An array as people read it: tally, one line among jobs, a table in which tasks that are alike share a line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from reconciler.model.job import Array
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import MINUTE, SECOND, Instant, JobKey, task_key
-from reconciler.render.arrays import array_head, by_array, counted, leading, task_table
+from reconciler.render.arrays import array_head, by_array, leading, tally, task_table
 from reconciler.render.view import job_table
 from tests.planner.test_arrays import sweeping, tasks
 from tests.planner.worlds import Cluster, job
@@ -33,7 +33,7 @@ def cluster() -> Cluster:
 def test_tasks_are_counted_in_the_order_people_want() -> None:
     records = by_array(cluster().allocation.jobs)[SWEEP]
     assert [record.job for record in records] == [task_key(SWEEP, index) for index in range(12)]
-    assert counted(records) == "3 Running, 6 Pending, 1 Succeeded, 1 Failed, 1 Cancelled"
+    assert tally(records) == "3 Running, 6 Pending, 1 Succeeded, 1 Failed, 1 Cancelled"
     assert leading(records).job == "nlp/sweep.5"
     assert leading([r for r in records if r.state is JobState.FINISHED]).job == "nlp/sweep.0"
 

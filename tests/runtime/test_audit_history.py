@@ -12,9 +12,10 @@ import pytest
 
 from reconciler.model.units import MINUTE, SECOND, Instant
 from reconciler.render import page as page_module
+from reconciler.render.heat import heat_map
 from reconciler.render.page import html_page
 from reconciler.render.page_values import NodeShown, Page, QueueShown, Sample, Share
-from reconciler.render.pictures import heat_map
+from reconciler.render.palette import LOOKS, palette
 from reconciler.runtime.audit.exceptions import exceptions
 from reconciler.runtime.audit.glance import job_glance, masks
 from reconciler.runtime.audit.history import Entry, Question, answers, asked_by, by_path, explained, holders_at
@@ -332,7 +333,7 @@ def test_the_page_loads_nothing_and_escapes_what_it_is_given(access: Git, index:
     assert "http://" not in text
     assert "https://" not in text
     assert "nlp/big attempt 1, running: 8 GPUs of gpu-003" in text
-    assert text.count("<section") == text.count("</section>") == 8
+    assert text.count("<section") == text.count("</section>") == 9
 
 
 def a_thousand_nodes_and_a_month() -> Page:
@@ -361,21 +362,29 @@ def a_thousand_nodes_and_a_month() -> Page:
     )
     return Page(
         cluster="big", generation=9, commit="c" * 40, made=Instant(0), since=Instant(0), until=slices[-1][1], declared=8000, capacity=8000,
-        held=7200, idle=800, stranded=100, phi=125_000, running=500, waiting=36, queues=shown, nodes=nodes, bars=(), shares=shares,
+        held=7200, idle=800, stranded=100, phi=125_000, running=500, waiting=36, queues=shown, jobs=(), more_jobs=0, nodes=nodes, bars=(), shares=shares,
         samples=tuple(Sample(at=Instant(n * HOUR), phi=n * 1000, idle=100_000) for n in range(600)), decisions=(), more_decisions=0,
         losses=(), more_losses=0, lost_seconds=0, drift=(), seal="", sealed=True,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("nodes", [24, 90, 1000])
-def test_no_gpu_is_drawn_over_another(nodes: int) -> None:
+_BOX = re.compile(r"M([\d.]+) ([\d.]+)h([\d.]+)v")
+
+
+@pytest.mark.parametrize("nodes", [24, 90, 300, 1000, 1300])
+def test_no_gpu_is_drawn_over_another_nor_left_out(nodes: int) -> None:
     page = a_thousand_nodes_and_a_month()
-    page = replace(page, nodes=page.nodes[:nodes])
-    drawing = heat_map(page, {queue.name: 0 for queue in page.queues})
-    cells = re.findall(r'<rect class="(?:q0|free|down)" x="([\d.]+)" y="([\d.]+)" width="(\d+)"', str(drawing.body))
-    assert len(cells) == len({(x, y) for x, y, _ in cells}) == nodes * 8
-    assert max(float(x) + int(wide) for x, _, wide in cells) <= drawing.width
-    assert max(float(y) + int(wide) for _, y, wide in cells) <= drawing.height
+    page = replace(page, nodes=(page.nodes * 2)[:nodes])
+    drawn = 0
+    for group in heat_map(page, palette(page.queues)):
+        for rack in group.racks:
+            layers = re.findall(r'class="cell" d="([^"]+)"', str(rack.drawing.body))
+            boxes = [tuple(map(float, box)) for layer in layers for box in _BOX.findall(layer)]
+            assert len(boxes) == len(set(boxes)) == rack.gpus
+            assert max(x + wide for x, _, wide in boxes) <= rack.drawing.width
+            assert max(y + wide for _, y, wide in boxes) <= rack.drawing.height
+            drawn += len(boxes)
+    assert drawn == nodes * 8
 
 
 def test_a_thousand_nodes_and_a_month_are_one_small_file() -> None:
@@ -424,5 +433,7 @@ def test_text_has_enough_contrast(scheme: str) -> None:
     for text in ("fg", "muted", "accent", "good", "bad", "warn"):
         for ground in ("bg", "card"):
             assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
-    for number in range(8):
+    for number in range(LOOKS + 1):
         assert contrast(colours[f"q{number}"], "#fff") >= 4.5, number
+    for mood in ("good", "bad", "warn"):
+        assert contrast(colours[mood], colours[f"{mood}bg"]) >= 4.5, mood

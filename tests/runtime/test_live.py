@@ -71,12 +71,17 @@ def test_the_cluster_a_job_and_a_node_and_the_way_between_them(shown: Shown) -> 
     assert '<a href="/nodes/gpu-001">gpu-001</a>' in page
     status, _, page = shown.get("/jobs/nlp/sft")
     assert status == 200
-    assert "<b>Running</b>" in page
-    assert '<a href="/nodes/gpu-001">gpu-001</a></td><td>0-7</td>' in page
+    assert "<li>Running: all 12 ranks started</li>" in page
+    assert re.findall(r'<a href="/nodes/[^"]+">([^<]+)</a></td><td class="by">([^<]+)</td><td class="by">([^<]+)<', page) == [
+        ("gpu-001", "0-7", "its ranks"), ("gpu-002", "0-3", "its ranks"),
+    ]  # fmt: skip
+    assert '<h2 id="attempts">Attempts</h2>' in page
     assert re.findall(r"<td>(place|start|running)</td>", page) == ["running", "start", "place"]
     status, _, page = shown.get("/nodes/gpu-002")
-    assert '<td>0-3</td><td><a href="/jobs/nlp/sft">nlp/sft</a></td>' in page
-    assert "<td>4-7</td><td>idle</td>" in page
+    held = re.findall(
+        r'<td class="n">(\d)</td>.*?<td class="name">(?:<a [^>]+>)?([^<]+)', page.partition("What was decided")[0]
+    )
+    assert held == [(str(gpu), "nlp/sft" if gpu < 4 else "idle") for gpu in range(8)]
     policy = headers["Content-Security-Policy"]
     assert re.fullmatch(
         r"default-src 'none'; style-src 'sha256-[A-Za-z0-9+/=]+'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",

@@ -13,11 +13,12 @@ from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import SECOND, Instant, NodeName
 from reconciler.render.names import when
-from reconciler.render.page_values import Bar, DecisionShown, LossShown, NodeShown, Page, QueueShown, Sample, Share
+from reconciler.render.page_values import Bar, DecisionShown, LossShown, Page, QueueShown, Sample, Share
 from reconciler.render.pictures import MOST_ROWS
 from reconciler.runtime.audit.glance import masks
 from reconciler.runtime.audit.index import EVICTED, HOLDING, Index, gpus_in
 from reconciler.runtime.audit.scenes import scenes
+from reconciler.runtime.audit.standing import jobs_shown, nodes_shown, remarks
 from reconciler.runtime.audit.usage import Used, usage
 from reconciler.runtime.generation import Generation
 from reconciler.store.history import parse_commit
@@ -46,6 +47,7 @@ def picture(
     if len(bars) > MOST_BARS:
         bars = []
     metrics = current.summary.metrics
+    jobs, more_jobs = jobs_shown(desired, current.allocation.jobs, made)
     states = [record.state for record in current.allocation.jobs.values()]
     losses = list(_losses(index, since, until))
     decisions, more = _decisions(git, index, since, until)
@@ -65,7 +67,9 @@ def picture(
         running=states.count(JobState.RUNNING),
         waiting=sum(state in {JobState.PENDING, JobState.PROMISED} for state in states),
         queues=tuple(_queues(current, desired, used)),
-        nodes=tuple(_nodes(current, desired)),
+        jobs=jobs,
+        more_jobs=more_jobs,
+        nodes=tuple(nodes_shown(desired, current.allocation, current.observed)),
         bars=tuple(bars),
         shares=() if bars else tuple(_shares(index, desired, since, until)),
         samples=tuple(_samples(index, since, until)),
@@ -81,6 +85,8 @@ def picture(
         seal=seal,
         sealed=sealed,
         threshold=desired.scheduling.defragment_threshold_ppm,
+        spares=sum(record.gpus_bound - record.gpus_held for record in current.allocation.jobs.values()),
+        remarks=tuple(remarks(current, until)),
     )
 
 
@@ -173,37 +179,6 @@ def _shares(index: Index, desired: Desired, since: Instant, until: Instant) -> I
                     until=Instant(since + (number + 1) * wide),
                     parts=parts,
                 )
-
-
-def _nodes(current: Generation, desired: Desired) -> Iterator[NodeShown]:
-    """By spine group, rack and name."""
-    holders = current.allocation.holders()
-    queues = {key: record.queue for key, record in current.allocation.jobs.items()}
-    for node in sorted(desired.inventory.nodes, key=lambda one: (one.path, one.name)):
-        seen = current.observed.nodes.get(node.name)
-        broken = node.failed
-        for gpu in seen.gpus if seen is not None else ():
-            broken |= 0 if gpu.is_usable else 1 << gpu.index
-        off = seen is None or seen.condition != "Ready" or bool(node.cordoned or seen.unhealthy or node.dead)
-        held = holders.get(node.name, {})
-        cells = []
-        for slot in node.shape.gpus:
-            owner = next((job for job, mask in held.items() if mask >> slot.index & 1), None)
-            word = queues[owner] if owner is not None else ""
-            cells.append("!" if broken >> slot.index & 1 or (off and owner is None) else word)
-        note = node.cordoned or (
-            seen.unhealthy or ("" if seen.condition == "Ready" else str(seen.condition))
-            if seen is not None
-            else "never seen"
-        )
-        yield NodeShown(
-            name=node.name,
-            rack=node.rack,
-            group=node.path[0] if len(node.path) > 1 else "",
-            gpus=len(node.shape.gpus),
-            cells=tuple(cells),
-            note=note,
-        )
 
 
 def _queues(current: Generation, desired: Desired, used: Used) -> Iterator[QueueShown]:

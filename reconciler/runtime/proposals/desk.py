@@ -24,7 +24,7 @@ from reconciler.errors import InvalidInput, NotFound, UsageError
 from reconciler.model.allocation import JobRecord
 from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.units import JobKey
-from reconciler.render.arrays import counted, leading
+from reconciler.render.arrays import leading, tally
 from reconciler.runtime.clone import Clone
 from reconciler.runtime.generation import Generation
 from reconciler.runtime.known_states import known_generation
@@ -61,7 +61,7 @@ class JobFile:
         """How this incarnation ended for good; "" when it did not."""
         if self.tasks:
             over = all(record.state is JobState.FINISHED for record in self.tasks)
-            return counted(self.tasks) if over and any(record.outcome in _OVER for record in self.tasks) else ""
+            return tally(self.tasks) if over and any(record.outcome in _OVER for record in self.tasks) else ""
         record = self.record
         if record is None or record.state is not JobState.FINISHED or record.outcome not in _OVER:
             return ""

@@ -1,0 +1,107 @@
+"""How does everything stand in one generation? The page's jobs, nodes and remarks: what holds now, without a past."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from reconciler.documents.withheld import withheld_of
+from reconciler.model.allocation import Allocation, JobRecord
+from reconciler.model.desired import Desired
+from reconciler.model.inventory import Node
+from reconciler.model.lifecycle import JobState
+from reconciler.model.observed import NodeCondition, NodeObservation, Observed
+from reconciler.model.units import Instant, JobKey
+from reconciler.render.arrays import by_array, leading, task_rows
+from reconciler.render.moods import mood_of
+from reconciler.render.names import gpus_of, one_line, when
+from reconciler.render.page_values import JobShown, NodeShown
+from reconciler.render.story import request_line
+from reconciler.render.view import job_rows
+from reconciler.runtime.generation import Generation
+
+_MOST_JOBS: Final = 150
+_MOST_TASK_ROWS: Final = 100
+
+
+def jobs_shown(
+    desired: Desired, jobs: Mapping[JobKey, JobRecord], now: Instant
+) -> tuple[tuple[JobShown, ...], int]:  # fmt: skip
+    """Jobs that are not finished as `status` has them, an array as one; and how many were left out."""
+    grouped = by_array(jobs)
+    going = {
+        key: record for records in grouped.values() if any(one.state is not JobState.FINISHED for one in records)
+        for key, record in ((one.job, one) for one in records)
+    }  # fmt: skip
+    _, rows = job_rows(desired, going, now, wide=False)
+    shown = []
+    for name, state, gpus, priority, where, since, why in rows[:_MOST_JOBS]:
+        records = grouped[JobKey(name)] if JobKey(name) in grouped else [jobs[JobKey(name)]]
+        tasks = task_rows(records, desired, now) if len(records) > 1 else []
+        shown.append(
+            JobShown(
+                name=name, state=state, mood=mood_of(leading(records).state), gpus=_plain(gpus), priority=_plain(priority),
+                where=_plain(where), since=since, why=_plain(why), tasks=tuple(map(tuple, tasks[:_MOST_TASK_ROWS])),
+            )
+        )  # fmt: skip
+    return tuple(shown), max(0, len(rows) - _MOST_JOBS)
+
+
+def _plain(cell: str) -> str:
+    return "" if cell == "-" else cell
+
+
+def nodes_shown(desired: Desired, allocation: Allocation, observed: Observed) -> Iterator[NodeShown]:
+    """By spine group, rack and name."""
+    holders = allocation.holders()
+    spares: dict[str, int] = {}
+    for record in allocation.jobs.values():
+        for one in record.spares if record.state.holds_gpus else ():
+            spares[one.node] = spares.get(one.node, 0) | one.mask
+    for node in sorted(desired.inventory.nodes, key=lambda one: (one.path, one.name)):
+        held, seen = holders.get(node.name, {}), observed.nodes.get(node.name)
+        kept = spares.get(node.name, 0)
+        yield NodeShown(
+            name=node.name,
+            rack=node.rack,
+            group=node.path[0] if len(node.path) > 1 else "",
+            gpus=len(node.shape.gpus),
+            cells=tuple(_cells(allocation, node, seen, held)),
+            note=one_line(_note(node, seen)),
+            spares=frozenset(place for place, slot in enumerate(node.shape.gpus) if kept >> slot.index & 1),
+            held_by=tuple(
+                (job, gpus_of(mask)) for job, mask in sorted(held.items(), key=lambda one: one[1] & -one[1])
+            ),
+        )  # fmt: skip
+
+
+def _cells(
+    allocation: Allocation, node: Node, seen: NodeObservation | None, held: Mapping[JobKey, int]
+) -> Iterator[str]:  # fmt: skip
+    """A word a GPU: its holder's queue, "" idle, `!` out of work."""
+    broken = node.failed
+    for gpu in seen.gpus if seen is not None else ():
+        broken |= 0 if gpu.is_usable else 1 << gpu.index
+    off = (
+        seen is None or seen.condition is not NodeCondition.READY or bool(node.cordoned or seen.unhealthy or node.dead)
+    )
+    for slot in node.shape.gpus:
+        owner = next((job for job, mask in held.items() if mask >> slot.index & 1), None)
+        queue = allocation.jobs[owner].queue if owner is not None else ""
+        yield "!" if broken >> slot.index & 1 or (off and owner is None) else queue
+
+
+def _note(node: Node, seen: NodeObservation | None) -> str:
+    """What is out of the ordinary about a node, "" for nothing."""
+    if node.cordoned or seen is None:
+        return node.cordoned or "never seen"
+    return seen.unhealthy or ("" if seen.condition is NodeCondition.READY else str(seen.condition))
+
+
+def remarks(current: Generation, now: Instant) -> Iterator[str]:
+    """What holds for the time being and should be known: changes not acted on, requests in force."""
+    for change in withheld_of(current.frozen):
+        yield f"{change.path} is not acted on: {change.brought}"
+    for request in current.observed.requests.values():
+        if request.in_force(now):
+            yield f"{one_line(request_line(request))}, until {when(request.expires)}"
