@@ -101,7 +101,7 @@ def test_what_wants_an_eye_worst_first(changes: dict[str, object], told: list[tu
     assert [(one.mood, one.told) for one in concerns(page)] == told
     shown = html_page(page)
     assert f'<ul class="verdict {told[0][0] if told else "good"}">' in shown
-    assert ("Nothing wants a look" in shown) is not told
+    assert ("Nothing wants a look" in shown) == (not told)
     assert all(f'href="#{one.section}"' in shown for one in concerns(page) if one.section)
 
 
