@@ -12,6 +12,7 @@ from reconciler.cli.root import fetch_option
 from reconciler.cli.show import newest, now, opened, print_json, width
 from reconciler.cli.times import bound, generation_range, moment, progress
 from reconciler.errors import AuditFailed
+from reconciler.model.counting import counted
 from reconciler.model.units import Instant
 from reconciler.render.audit import AuditLine, Fault, verdict_page
 from reconciler.render.history import Row, as_csv, instant_cell
@@ -112,14 +113,14 @@ def _told(verdict: Verdict) -> dict[str, str]:
     asked = count - (1 if verdict.from_root else 0)
     return {
         "objects": "every object hashes to its id",
-        "chain": f"{count} commits, linear, no gap",
+        "chain": f"{counted(count, 'commit')}, linear, no gap",
         "trailers": f"{count} of {count} equal to their summary",
         "signatures": f"{sum(bool(one.signer) for one in judged)} of {count} by {', '.join(signers) or 'nobody'}",
-        "desired": f"{asked} answers to the commit they name",
-        "inputs": f"{asked} digests of what was decided from",
-        "replay": f"{replayed} of {asked} decisions byte for byte identical (gangops {', '.join(versions)})",
-        "judge": f"{asked} decisions keep the invariants",
-        "receipts": f"{verdict.receipts} receipts of agents, none before its order",
+        "desired": f"{counted(asked, 'answer')} to the named commit",
+        "inputs": f"{counted(asked, 'digest')} of what was decided from",
+        "replay": f"{replayed} of {counted(asked, 'decision')} byte for byte identical (gangops {', '.join(versions)})",
+        "judge": f"{counted(asked, 'decision keeps', 'decisions keep')} the invariants",
+        "receipts": f"{counted(verdict.receipts, 'receipt')} of agents, none before its order",
     }
 
 

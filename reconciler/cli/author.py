@@ -10,6 +10,7 @@ import click
 
 from reconciler.cli.operate import settings_option
 from reconciler.errors import Diagnostic, ExitStatus, InvalidInput, UsageError
+from reconciler.model.counting import counted
 from reconciler.runtime.authoring import (
     Checked,
     check_folder,
@@ -127,13 +128,9 @@ def _print_text(checked: Checked) -> None:
         click.echo(f"{diagnostic}\n")
     errors = sum(d.is_error for d in checked.diagnostics)
     warnings = len(checked.diagnostics) - errors
-    told = f"{checked.files} files: "
-    told += "no problems" if not checked.diagnostics else f"{_count(errors, 'error')}, {_count(warnings, 'warning')}"
+    told = f"{counted(checked.files, 'file')}: "
+    told += "no problems" if not checked.diagnostics else f"{counted(errors, 'error')}, {counted(warnings, 'warning')}"
     click.echo(told, err=errors > 0)
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def _row(d: Diagnostic) -> dict[str, object]:

@@ -15,7 +15,7 @@ from reconciler.discovery.live.source import Source
 from reconciler.documents.check import check_file
 from reconciler.documents.edit import new_document
 from reconciler.errors import InvalidInput, NotFound
-from reconciler.render.plan.words import count
+from reconciler.model.counting import counted
 from reconciler.runtime.authoring import repository_files, write_files
 from reconciler.runtime.inventory import racks_with_switches, with_node
 
@@ -50,7 +50,7 @@ def discover(root: Path | None, target: Path | None, into: Path | None, profile:
         raise NotFound(f"{root} is no folder", code="PathNotFound", remedy="name a folder with sys/ and outputs/")
     source = Source(root=root or Path("/"), captured=root is not None)
     if target is not None:
-        click.echo(f"{capture(source, target)} files in {target}", err=True)
+        click.echo(f"{counted(capture(source, target), 'file')} in {target}", err=True)
         return
     machine = look(source)
     if output == "json":
@@ -86,7 +86,7 @@ def _print(machine: Machine, described: Description) -> None:
 def summary(machine: Machine) -> list[str]:
     """What was found, a line a thing."""
     parts = ((machine.gpus, "GPU"), (machine.nics, "NIC"), (machine.numa, "NUMA node"))
-    lines = [f"{machine.host}: {', '.join(count(len(found), noun) for found, noun in parts)}"]
+    lines = [f"{machine.host}: {', '.join(counted(len(found), noun) for found, noun in parts)}"]
     lines += [f"NUMA node {n.id}: CPUs {n.cpus or 'none'}, {n.memory >> 20} MiB" for n in machine.numa]
     lines += [
         f"{n.name}: {n.kind}, {'up' if n.up else 'down'}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reconciler.errors import ExitStatus, InvalidInput, NotFound
+from reconciler.model.counting import counted
 
 if TYPE_CHECKING:
     from reconciler.errors import Diagnostic
@@ -93,7 +94,10 @@ def slurm_cluster(
         click.echo(f"{note}\n", err=True)
     for path in write(found, into):
         click.echo(path)
-    click.echo(f"\n{found.nodes} nodes, {found.gpus} GPUs. Next: read the notes, `gangops validate`, commit.", err=True)
+    click.echo(
+        f"\n{counted(found.nodes, 'node')}, {counted(found.gpus, 'GPU')}. Next: read the notes, `gangops validate`, commit.",
+        err=True,
+    )
     if USAGE_FILE in found.files:
         click.echo(
             f"Begin the record with what was used: `gangops init --state --usage {into / USAGE_FILE}`.", err=True

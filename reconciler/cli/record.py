@@ -14,6 +14,7 @@ from reconciler.cli.root import fetch_option, output_option
 from reconciler.cli.show import now, opened, print_json, width
 from reconciler.cli.times import generation_range, moment, progress
 from reconciler.errors import AuditFailed, NotFound, UsageError
+from reconciler.model.counting import counted
 from reconciler.model.units import Instant
 from reconciler.render.history import (
     HISTORY_COLUMNS,
@@ -163,9 +164,9 @@ def _print_history(rows: Iterator[Row], question: Question, output: str) -> None
         if first is None:
             raise NotFound("nothing in the record answers that", code="NothingFound")
         click.echo(history_header(width()))
-        click.echo(history_line(first))
+        click.echo(history_line(first, width()))
         for row in rows:
-            click.echo(history_line(row))
+            click.echo(history_line(row, width()))
 
 
 def _row(entry: Entry) -> Row:
@@ -366,11 +367,13 @@ def _conclude(done: list[Replayed], output: str) -> None:
     elif not wrong:
         skipped = sum(r.other_version for r in done)
         note = f"; {skipped} of another decision version were not judged" if skipped else ""
-        click.echo(f"{len(done) - skipped} of {len(done)} decisions recomputed, byte for byte identical{note}")
+        click.echo(
+            f"{len(done) - skipped} of {counted(len(done), 'decision')} recomputed, byte for byte identical{note}"
+        )
     if wrong:
         first = min(wrong, key=lambda r: r.generation)
         raise AuditFailed(
-            f"{len(wrong)} of {len(done)} decisions do not follow from their inputs; the first is generation {first.generation}",
+            f"{len(wrong)} of {counted(len(done), 'decision')} cannot follow from the recorded inputs; the first is generation {first.generation}",
             generation=first.generation,
             remedy=f"git show {first.commit[:12]}",
         )

@@ -12,6 +12,7 @@ from typing import Final
 from reconciler.discovery.parsed import LONGEST_LINE, Kind, Notes, Parsed, failure, listed, shortened
 from reconciler.documents.cpulist import parse_cpus, print_cpus
 from reconciler.documents.loader import Tree
+from reconciler.model.counting import counted
 
 _MOST_NODES: Final = 1024
 _MOST_CPUS: Final = 8192
@@ -72,7 +73,9 @@ def _take(line: str, output: _Output, notes: Notes) -> bool:
             return False
         output.declared = _ids(available[2], notes)
         if output.declared is not None and len(output.declared) != int(available[1]):
-            notes.gap("NODE_COUNT", f"{available[1]} nodes announced, {len(output.declared)} numbers given")
+            notes.gap(
+                "NODE_COUNT", f"{counted(int(available[1]), 'node')} announced, {len(output.declared)} numbers given"
+            )
     elif node := _NODE.match(line):
         return _take_node(int(node[1]), node[2], node[3], output, notes)
     elif line.startswith("node distances"):

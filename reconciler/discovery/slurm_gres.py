@@ -8,6 +8,7 @@ from typing import Final
 from reconciler.discovery.parsed import Kind, Notes, Parsed, listed, shortened
 from reconciler.discovery.slurm_text import Line, Names, lines_of
 from reconciler.documents.loader import Tree
+from reconciler.model.counting import counted
 
 _MOST_CORES: Final = 8192  # beyond the CPUs of any machine Linux runs on
 _COUNT: Final = re.compile(r"([0-9]{1,15})([KMGTP]?)", re.IGNORECASE)
@@ -69,7 +70,7 @@ def _count(line: Line, files: list[str], where: str, notes: Notes) -> int | None
     if count is None:
         notes.fail("BAD_COUNT", f"{where}: Count={shortened(text, 40)} is no number")
     elif files and count != len(files):
-        notes.fail("COUNT_MISMATCH", f"{where}: Count={count}, but {len(files)} files")
+        notes.fail("COUNT_MISMATCH", f"{where}: Count={count}, but {counted(len(files), 'file')}")
     return count
 
 

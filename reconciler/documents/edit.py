@@ -25,6 +25,7 @@ from reconciler.documents.positions import Path
 from reconciler.documents.scalars import is_plain_text, read_plain
 from reconciler.documents.schema import KINDS
 from reconciler.errors import GangOpsError, InvalidInput, NotFound
+from reconciler.model.counting import counted
 
 _WIDTH: Final = 1 << 16  # never re-wrap what someone laid out
 _INDENTS: Final = ((4, 2), (2, 0))  # (sequence, offset of the dash): ours first, then the other common way
@@ -256,7 +257,7 @@ def _fields_at(kind: str, path: Path) -> tuple[str, ...]:
 
 def _document(documents: list[Any], index: int) -> Any:
     if not 0 <= index < len(documents):
-        raise NotFound(f"the file has {len(documents)} documents, not {index + 1}", code="PathNotFound")
+        raise NotFound(f"the file has {counted(len(documents), 'document')}, not {index + 1}", code="PathNotFound")
     return documents[index]
 
 

@@ -15,6 +15,7 @@ from reconciler.documents.edit import remove_value, set_value
 from reconciler.documents.loader import load
 from reconciler.documents.tasklist import print_tasks
 from reconciler.errors import GangOpsError, InvalidInput
+from reconciler.model.counting import counted
 
 _RERUN = ("spec", "array", "rerun")
 _CANCELLED = ("spec", "array", "cancelled")
@@ -66,7 +67,7 @@ def _checked(content: bytes, tasks: Iterable[int], index: int, file: str) -> tup
     if unknown or not wanted:
         named = print_tasks(unknown) if all(task >= 0 for task in unknown) else str(min(unknown))
         raise GangOpsError(
-            f"{item.name} has no task {named or 'of an empty list'}: its {count} tasks are 0-{count - 1}",
+            f"{item.name} has no task {named or 'of an empty list'}: it has {counted(count, 'task')}, 0-{count - 1}",
             code="UnknownTask",
             remedy=f"gangops status {item.model.spec.queue}/{item.name} lists them",
         )

@@ -12,6 +12,7 @@ from reconciler.documents.check import Item
 from reconciler.documents.convert import dimensions_of, gpu_types_of
 from reconciler.documents.surroundings import Surroundings, nic_label
 from reconciler.errors import Diagnostic
+from reconciler.model.counting import counted
 
 
 def lint_fit(item: Item, around: Surroundings) -> Iterator[Diagnostic]:
@@ -43,7 +44,7 @@ def _misfit(spec: Any, gpu_type: str, around: Surroundings) -> tuple[str, tuple[
         least = spec.gpus // getattr(spec.parallelism, spec.elastic.dimension) * spec.elastic.min
     for role in spec.roles or ():
         if role.gpus_each > around.largest.get((gpu_type, "node"), 0):
-            return f"A {role.name} needs {role.gpus_each} GPUs in one node.", ("roles",)
+            return f"A {role.name} needs {counted(role.gpus_each, 'GPU')} in one node.", ("roles",)
     widths = {level: width for width, level in enumerate(around.levels)}
     required = dict(spec.topology.required)
     tensor = around.tensor_level(gpu_types_of(spec))[0]

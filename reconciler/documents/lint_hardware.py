@@ -9,6 +9,7 @@ from reconciler.documents.convert_cluster import gpu_count
 from reconciler.documents.cpulist import print_cpus
 from reconciler.documents.similar import did_you_mean, listed
 from reconciler.errors import Diagnostic, Severity
+from reconciler.model.counting import counted
 
 
 def lint_hardware(fabrics: Sequence[Item], profiles: Sequence[Item]) -> Iterator[Diagnostic]:
@@ -140,7 +141,7 @@ def _profile(item: Item) -> Iterator[Diagnostic]:
                     yield item.problem(
                         "UnknownGpu",
                         "GPU does not exist",
-                        f"There are {count} GPUs, 0 to {count - 1}; found {gpu}.",
+                        f"Of {counted(count, 'GPU')}, 0 to {count - 1}, none is {gpu}.",
                         "spec",
                         field,
                         i,

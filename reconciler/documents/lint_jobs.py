@@ -27,6 +27,7 @@ from reconciler.documents.similar import did_you_mean, listed
 from reconciler.documents.surroundings import Surroundings
 from reconciler.documents.tasklist import MOST_TASKS, print_tasks
 from reconciler.errors import Diagnostic, Severity
+from reconciler.model.counting import counted
 from reconciler.model.job import Launch
 from reconciler.model.units import HOUR, JobKey
 
@@ -172,7 +173,7 @@ def _array(item: Item) -> Iterator[Diagnostic]:
         yield item.problem(
             "OutOfRange",
             "Value is out of range",
-            f"{task_count(array)} tasks; at most {MOST_TASKS}.",
+            f"{counted(task_count(array), 'task')}; at most {MOST_TASKS}.",
             "spec",
             "array",
         )
@@ -213,7 +214,7 @@ def _unknown_tasks(item: Item, count: int) -> Iterator[Diagnostic]:
             yield item.problem(
                 "UnknownTask",
                 "Array has no such task",
-                f"Its {count} tasks are 0-{count - 1}; found {print_tasks(unknown)}.",
+                f"It has {counted(count, 'task')}, 0-{count - 1}; found {print_tasks(unknown)}.",
                 "spec",
                 "array",
                 field,
@@ -401,7 +402,7 @@ def _limits(item: Item, around: Surroundings) -> Iterator[Diagnostic]:
     if rules is None:
         return
     if rules.gpus_per_job is not None and spec.gpus > rules.gpus_per_job:
-        yield _over(item, f"{spec.gpus} GPUs; its queue allows {rules.gpus_per_job} a job.", "gpus")
+        yield _over(item, f"{counted(spec.gpus, 'GPU')}; its queue allows {rules.gpus_per_job} a job.", "gpus")
     limit = spec.time_limit if spec.time_limit is not None else around.default_time_limit
     if rules.time_limit is not None and (limit is None or limit < 0 or limit > rules.time_limit):
         told = print_duration(limit) if limit is not None and limit >= 0 else "No limit"

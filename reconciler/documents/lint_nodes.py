@@ -11,6 +11,7 @@ from reconciler.documents.hostlist import expand
 from reconciler.documents.lint_hardware import domains_of, level_names
 from reconciler.documents.similar import did_you_mean, listed
 from reconciler.errors import Diagnostic
+from reconciler.model.counting import counted
 
 
 def lint_nodes(fabrics: Sequence[Item], profiles: Sequence[Item], node_sets: Sequence[Item]) -> Iterator[Diagnostic]:
@@ -144,7 +145,7 @@ def _override_parts(item: Item, written: str, override: Any, profile: Any) -> It
             yield item.problem(
                 "UnknownGpu",
                 "GPU does not exist",
-                f"There are {count} GPUs, 0 to {count - 1}; found {gpu}.",
+                f"Of {counted(count, 'GPU')}, 0 to {count - 1}, none is {gpu}.",
                 "spec",
                 "overrides",
                 written,

@@ -14,6 +14,7 @@ from reconciler.documents.positions import Path
 from reconciler.documents.scenario import FORMAT, JobRow, Running, Scenario
 from reconciler.documents.similar import did_you_mean
 from reconciler.errors import Diagnostic, Place
+from reconciler.model.counting import counted
 
 _SUMMARIES = {
     "UnknownFormat": "Format is not known",
@@ -111,7 +112,7 @@ def _jobs(scenario: Scenario) -> Iterator[Problem]:
             yield from _groups(row, (part, number, "rule"))
             for index, role in enumerate(row.roles):
                 if role.min_workers is not None and role.min_workers > role.workers:
-                    detail = f"{row.job} can be no larger than its {role.workers} workers."
+                    detail = f"{row.job} can be no larger than its {counted(role.workers, 'worker')}."
                     yield "BadWorkers", detail, (part, number, "roles", index, "min_workers"), ""
 
 
@@ -127,7 +128,7 @@ def _groups(row: JobRow, path: Path) -> Iterator[Problem]:
     for total in (sum(role.workers for role in row.roles), *least):
         for small, big in pairwise([*sizes, total]):
             if big % small:
-                detail = f"{total} workers of {row.job} cannot be cut into groups of {sizes}."
+                detail = f"{counted(total, 'worker')} of {row.job} cannot be cut into groups of {sizes}."
                 yield "BadGroups", detail, (*path, "groups"), "Each size has to divide the next and the whole."
                 return
 
@@ -140,7 +141,7 @@ def _places(scenario: Scenario, nodes: Mapping[str, int]) -> Iterator[Problem]:
         for name, gpus in row.placement.items():
             used[name] = used.get(name, 0) + gpus
             if name in nodes and used[name] > nodes[name]:
-                yield "NodeOverfull", f"{name} has {nodes[name]} GPUs and is given {used[name]}.", at, ""
+                yield "NodeOverfull", f"{name} has {counted(nodes[name], 'GPU')} and is given {used[name]}.", at, ""
         if row.started > scenario.now:
             yield "InTheFuture", f"{row.job} starts after now.", ("running", number, "started"), ""
         yield from _workers(row, at)
@@ -157,7 +158,7 @@ def _promises(scenario: Scenario, nodes: Mapping[str, int]) -> Iterator[Problem]
         for name, gpus in promise.nodes.items():
             most = left.get(name, 0) + sum(placement.get(name, 0) for placement in leaving)
             if name in nodes and gpus > most:
-                detail = f"{promise.job} is promised {gpus} GPUs of {name}, and {most} can become free."
+                detail = f"{promise.job} is promised {counted(gpus, 'GPU')} of {name}, and {most} can become free."
                 yield "NodeOverfull", detail, ("promises", number, "nodes"), ""
             left[name] = left.get(name, 0) - gpus
 
@@ -175,7 +176,7 @@ def _workers(row: Running, path: Path) -> Iterator[Problem]:
     missing = row.missing_workers * row.roles[0].gpus_each
     if not least <= held + missing <= whole:
         need = str(whole) if least == whole else f"{least} to {whole}"
-        yield "BadWorkers", f"{row.job} holds {held} GPUs; its roles need {need}.", path, ""
+        yield "BadWorkers", f"{row.job} holds {counted(held, 'GPU')}; its roles need {need}.", path, ""
 
 
 def _answer(scenario: Scenario, nodes: Mapping[str, int]) -> Iterator[Problem]:

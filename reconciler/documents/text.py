@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from reconciler.errors import Diagnostic, Place, Severity
+from reconciler.model.counting import counted
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _LFS_POINTERS: Final = (b"version https://git-lfs.github.com/spec/", b"version https://hawser.github.com/spec/")
@@ -40,7 +41,7 @@ def unreadable(content: bytes, file: str, max_bytes: int) -> Diagnostic | None:
         return Diagnostic(
             code="TooLarge",
             summary="File is too large",
-            detail=f"It has {len(content)} bytes; at most {max_bytes} are read.",
+            detail=f"It has {counted(len(content), 'byte')}; at most {max_bytes} are read.",
             place=Place(file),
             remedy="Split it, or keep what is not desired state elsewhere.",
         )

@@ -17,6 +17,7 @@ from reconciler.documents.loader import Document, load
 from reconciler.errors import Diagnostic, InvalidInput
 from reconciler.imports.mapping import Mapped
 from reconciler.imports.notes import Notes
+from reconciler.model.counting import counted
 
 MOST_TASKS: Final = 1000  # of an array with parameters, which are written out one by one
 
@@ -101,7 +102,9 @@ def read_job(content: bytes, file: str) -> Document:
     jobs = [document for document in loaded.documents if document.kind == "Job"]
     notes = Notes(file=file)
     if not problems and (len(jobs) != 1 or len(loaded.documents) != 1):
-        notes.refuse("NotExported", f"The file has {len(loaded.documents)} documents; one Job is exported at a time.")
+        notes.refuse(
+            "NotExported", f"The file has {counted(len(loaded.documents), 'document')}; one Job is exported at a time."
+        )
     if problems or notes.errors:
         raise InvalidInput([*problems, *notes.errors])
     return jobs[0]

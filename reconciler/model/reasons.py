@@ -102,11 +102,12 @@ def reason(code: ReasonCode, **numbers: Number) -> Reason:
 
 
 SENTENCES: dict[ReasonCode, str] = {
-    ReasonCode.NEVER_FITS: "needs {need} GPUs in one {level}; the largest {level} of the empty cluster holds {largest}",
-    ReasonCode.NEVER_FITS_QUOTA: "needs {need} GPUs; queue {queue} can never hold more than {most}",
+    # {name|for one|for several}: which form is told depends on the number of that name, which stands where # is.
+    ReasonCode.NEVER_FITS: "needs {need|# GPU|# GPUs} in one {level}; the largest {level} of the empty cluster holds {largest}",
+    ReasonCode.NEVER_FITS_QUOTA: "needs {need|# GPU|# GPUs}; queue {queue} can never hold more than {most}",
     ReasonCode.SUSPENDED: "suspended in its file",
     ReasonCode.AFTER: "waits for {job} to be {condition}",
-    ReasonCode.BACK_OFF: "failed {failures} times, last: {last}; next attempt at {until}",
+    ReasonCode.BACK_OFF: "failed {failures|# time|# times}, last: {last}; next attempt at {until}",
     ReasonCode.QUEUE_GONE: "queue {queue} no longer exists",
     ReasonCode.INVALID: "its file is invalid: {problem}",
     ReasonCode.ADMISSIONS_FROZEN: "nothing is admitted while a cluster file is invalid or withheld: {file}",
@@ -125,34 +126,34 @@ SENTENCES: dict[ReasonCode, str] = {
     ReasonCode.FAIR_SHARE_REACHED: "queue {queue} would have {share} {gpuType} a weight above its guarantee, "
     "more than the {otherShare} of {other}",
     ReasonCode.AFTER_RECLAIM: "gave borrowed GPUs back; borrows again from {until}",
-    ReasonCode.WAITING_FOR_VICTIMS: "{victims} stopping; {released} of {needed} GPUs released",
-    ReasonCode.HELD_FOR: "{gpus} free GPUs are promised to {owner}",
+    ReasonCode.WAITING_FOR_VICTIMS: "{victims} stopping; {released} of {needed|# GPU|# GPUs} released",
+    ReasonCode.HELD_FOR: "{gpus|# free GPU is|# free GPUs are} promised to {owner}",
     ReasonCode.AFTER_PREEMPTOR: "evicted by {preemptor}, which starts first",
     ReasonCode.BLOCKED_BY_EARLIER: "{owner} is before it in line",
-    ReasonCode.NODE_STATE: "{excluded} GPUs are on nodes that take no work: {states}",
-    ReasonCode.NVLINK_DOWN: "{gpus} GPUs lost NVLinks, which splits the domain its groups would need on {nodes}",
-    ReasonCode.MAINTENANCE: "{excluded} GPUs are drained by {window} before it would end",
+    ReasonCode.NODE_STATE: "{excluded|# GPU is on a node that takes|# GPUs are on nodes that take} no work: {states}",
+    ReasonCode.NVLINK_DOWN: "{gpus|# GPU|# GPUs} lost NVLinks, which splits the domain its groups would need on {nodes}",
+    ReasonCode.MAINTENANCE: "{excluded|# GPU is|# GPUs are} drained by {window} before it would end",
     ReasonCode.GPU_TYPE_MISSING: "no node has GPUs of type {gpuTypes}",
-    ReasonCode.GPU_TYPE_SPLIT: "needs {need} GPUs of one type; the most free of one type is {free}",
-    ReasonCode.CAPACITY: "needs {need} GPUs; {free} are free, {evictable} could be freed, {releasing} are being released",
-    ReasonCode.NO_DOMAIN_FITS: "needs {need} GPUs in one {level}; the best, {best}, has {free} free",
-    ReasonCode.GROUPS_DO_NOT_FIT: "{fitting} of {needed} groups of {size} fit inside one {level} each",
+    ReasonCode.GPU_TYPE_SPLIT: "needs {need|# GPU|# GPUs} of one type; the most free of one type is {free}",
+    ReasonCode.CAPACITY: "needs {need|# GPU|# GPUs}; {free|# is|# are} free, {evictable} could be freed, {releasing|# is|# are} being released",
+    ReasonCode.NO_DOMAIN_FITS: "needs {need|# GPU|# GPUs} in one {level}; the best, {best}, has {free} free",
+    ReasonCode.GROUPS_DO_NOT_FIT: "{fitting} of {needed|# group of|# groups of} {size} fit inside one {level} each",
     ReasonCode.NODE_RESOURCES: "{short} is short on the nodes that have the GPUs",
-    ReasonCode.PROTECTED: "{protected} GPUs it could take are protected: {by}",
-    ReasonCode.PROTECTED_UNTIL: "{protected} GPUs it could take are protected until {until}: {by}",
+    ReasonCode.PROTECTED: "{protected|# GPU it could take is|# GPUs it could take are} protected: {by}",
+    ReasonCode.PROTECTED_UNTIL: "{protected|# GPU it could take is|# GPUs it could take are} protected until {until}: {by}",
     ReasonCode.WOULD_DELAY: "would delay {owner}, which is to start at {from}, until {to}",
     ReasonCode.STARTS_SOON: "starts on free GPUs at {at}; nobody is evicted for less than that",
-    ReasonCode.SEARCH_LIMIT: "not found in {steps} steps",
-    ReasonCode.MAX_PARALLEL: "{running} tasks of {array} hold GPUs, as many as it allows at once",
-    ReasonCode.PLACED: "{gpus} GPUs in one {level}",
-    ReasonCode.RUNNING: "all {ranks} ranks started",
+    ReasonCode.SEARCH_LIMIT: "not found in {steps|# step|# steps}",
+    ReasonCode.MAX_PARALLEL: "{running|# task|# tasks} of {array} {running|holds|hold} GPUs, as many as it allows at once",
+    ReasonCode.PLACED: "{gpus|# GPU|# GPUs} in one {level}",
+    ReasonCode.RUNNING: "{ranks|its one rank|all # ranks} started",
     ReasonCode.NODE_LOST: "{nodes} lost",
-    ReasonCode.REPAIR_WAIT: "{missing} of {need} GPUs lost; keeps the rest for a replacement until {until}",
-    ReasonCode.MOVED: "moves to {target}{purpose}; {lost} GPU-seconds since the last checkpoint",
-    ReasonCode.RESIZED: "goes on with {gpus} GPUs instead of {held}{purpose}; {lost} GPU-seconds since the last checkpoint",
-    ReasonCode.PREEMPTED: "gives way to {preemptor}; {lost} GPU-seconds since the last checkpoint",
-    ReasonCode.RECLAIMED: "gives borrowed GPUs back to {preemptor}; {lost} GPU-seconds since the last checkpoint",
-    ReasonCode.FAIR_SHARE: "evens out use with {preemptor}; {lost} GPU-seconds since the last checkpoint",
+    ReasonCode.REPAIR_WAIT: "{missing} of {need|# GPU|# GPUs} lost; keeps the rest for a replacement until {until}",
+    ReasonCode.MOVED: "moves to {target}{purpose}; {lost|# GPU-second|# GPU-seconds} since the last checkpoint",
+    ReasonCode.RESIZED: "goes on with {gpus|# GPU|# GPUs} instead of {held}{purpose}; {lost|# GPU-second|# GPU-seconds} since the last checkpoint",
+    ReasonCode.PREEMPTED: "gives way to {preemptor}; {lost|# GPU-second|# GPU-seconds} since the last checkpoint",
+    ReasonCode.RECLAIMED: "gives borrowed GPUs back to {preemptor}; {lost|# GPU-second|# GPU-seconds} since the last checkpoint",
+    ReasonCode.FAIR_SHARE: "evens out use with {preemptor}; {lost|# GPU-second|# GPU-seconds} since the last checkpoint",
     ReasonCode.START_FAILED: "{node} did not start it: {why}",
     ReasonCode.RANK_FAILED: "a rank on {node} exited with {exitCode}",
     ReasonCode.TIME_LIMIT: "its time limit of {limit} s is over",
@@ -163,7 +164,7 @@ SENTENCES: dict[ReasonCode, str] = {
     ReasonCode.TASK_CANCELLED: "its file says that this task is cancelled",
     ReasonCode.ARRAY_STOPPED: "not started: {task} failed, and its array stops then",
     ReasonCode.SUCCEEDED: "every rank exited with 0",
-    ReasonCode.FAILED: "a rank on {node} exited with {exitCode} and {restarts} restarts were used",
+    ReasonCode.FAILED: "a rank on {node} exited with {exitCode} and {restarts|# restart was|# restarts were} used",
 }
 
 
@@ -191,18 +192,23 @@ def _told(name: str, value: Number) -> Number:
     return f"{year:04d}-{month:02d}-{day:02d}T{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}Z"
 
 
-_SEVERAL = re.compile(r"(\{(\w+)\} (?:times|GPUs|ranks|steps|GPU-seconds))\b(?! (?:are|were|it)\b)")
+_COUNTED = re.compile(r"\{(\w+)\|([^|{}]*)\|([^{}]*)\}")
 _CAPITAL = re.compile(r"[A-Z]")
 
 
-def _one(found: re.Match[str], why: Reason) -> str:
-    """`1 time`, where the number is one; its verb would have to change as well, so what has one stays."""
-    return found[1][:-1] if why.number(found[2]) == 1 else found[1]
+def _counted(found: re.Match[str], why: Reason) -> str:
+    """The form for one or the form for several, with the number's place in it."""
+    return found[2 if why.number(found[1]) == 1 else 3].replace("#", f"{{{found[1]}}}")
+
+
+def template(code: ReasonCode) -> str:
+    """The sentence of a code with its numbers' names in braces, as for several: `all {ranks} ranks started`."""
+    return _COUNTED.sub(lambda found: _counted(found, Reason(code=code)), SENTENCES[code])
 
 
 def blank(code: ReasonCode) -> str:
     """The sentence of a code for people, without numbers: `all <ranks> ranks started`."""
-    return re.sub(r"\{(\w+)\}", lambda name: f"<{_CAPITAL.sub(_apart, name[1])}>", SENTENCES[code])
+    return re.sub(r"\{(\w+)\}", lambda name: f"<{_CAPITAL.sub(_apart, name[1])}>", template(code))
 
 
 def _apart(capital: re.Match[str]) -> str:
@@ -211,8 +217,6 @@ def _apart(capital: re.Match[str]) -> str:
 
 def sentence(why: Reason) -> str:
     """The reason as one clause in English. A number that is missing shows as `?`, never as an error."""
-    text = SENTENCES[why.code]
-    if any(value == 1 for _, value in why.numbers):
-        text = _SEVERAL.sub(lambda found: _one(found, why), text)
+    text = _COUNTED.sub(lambda found: _counted(found, why), SENTENCES[why.code])
     told = text.format_map(_Shown((name, _told(name, value)) for name, value in why.numbers))
     return f"{told}; not proved, the search ran out of steps" if ("proved", "false") in why.numbers else told

@@ -22,6 +22,7 @@ from reconciler.documents.check import Item
 from reconciler.documents.layout import JOBS, POLICIES, ROOT, key_of
 from reconciler.documents.lint import Documents
 from reconciler.documents.surroundings import QueueRules, Surroundings
+from reconciler.model.counting import counted
 from reconciler.model.observed import Person
 from reconciler.model.queue import QuotaTree
 from reconciler.model.units import ClassName, JobKey
@@ -192,7 +193,10 @@ def _excesses(change: Change, limits: QueueRules | None, around: Surroundings) -
     if limits.max_priority is not None and value > limits.max_priority and raised:
         yield Cause.ABOVE_PRIORITY_CEILING, f"{now.priority_class} is above {limits.max_priority_class}, its queue's."
     if limits.gpus_per_job is not None and now.gpus > limits.gpus_per_job and (then is None or now.gpus > then.gpus):
-        yield Cause.ABOVE_QUEUE_LIMIT, f"{now.gpus} GPUs are more than the {limits.gpus_per_job} of its queue."
+        yield (
+            Cause.ABOVE_QUEUE_LIMIT,
+            f"{counted(now.gpus, 'GPU is', 'GPUs are')} more than the {limits.gpus_per_job} of its queue.",
+        )
     longer = then is None or then.time_limit != now.time_limit
     if limits.time_limit is not None and longer and _longer(now.time_limit, limits.time_limit):
         yield Cause.ABOVE_QUEUE_LIMIT, "Its time limit is longer than its queue's."

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from reconciler.documents.tasklist import print_tasks
 from reconciler.model.allocation import JobRecord
+from reconciler.model.counting import counted
 from reconciler.model.desired import Desired
 from reconciler.model.job import Job
 from reconciler.model.lifecycle import JobState, Outcome
@@ -58,10 +59,10 @@ def leading(records: Sequence[JobRecord]) -> JobRecord:
 def array_head(array: JobKey, records: Sequence[JobRecord], desired: Desired) -> str:
     """Two lines: how many tasks of what size there are, and how many may run at once; what has become of them."""
     job = desired.arrays.get(array)
-    size = f" of {job.gpus} GPU{'s' if job.gpus > 1 else ''} each" if job is not None else ""
+    size = f" of {counted(job.gpus, 'GPU')} each" if job is not None else ""
     limit = job.array.max_parallel if job is not None and job.array is not None else None
     most = f", at most {limit} at once" if limit is not None else ""
-    return f"{array}   {len(records)} task{'s' if len(records) > 1 else ''}{size}{most}\n{tally(records)}"
+    return f"{array}   {counted(len(records), 'task')}{size}{most}\n{tally(records)}"
 
 
 def task_table(records: Sequence[JobRecord], desired: Desired, now: Instant, width: int | None) -> str:

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from reconciler.documents.quantities import print_duration
 from reconciler.errors import NotFound
 from reconciler.model.allocation import JobRecord
+from reconciler.model.counting import counted
 from reconciler.model.desired import Window
 from reconciler.model.inventory import Node
 from reconciler.model.job import Job
 from reconciler.model.observed import NodeObservation
 from reconciler.model.queue import Queue
-from reconciler.model.reasons import SENTENCES, Reason, ReasonCode, sentence
+from reconciler.model.reasons import Reason, ReasonCode, sentence, template
 from reconciler.model.units import GpuType, Instant, JobKey, Nanoseconds
 from reconciler.planner.capacity import Outage
 from reconciler.planner.counterfactual import Change, Counterfactual
@@ -87,7 +88,7 @@ def _price(offer: Counterfactual) -> str:
         return ""
     jobs = len(offer.disturbs)
     hours = offer.lost * 10 // 3600
-    return f" (disturbs {jobs} job{'s' if jobs > 1 else ''}, {hours // 10}.{hours % 10} GPU-h lost)"
+    return f" (disturbs {counted(jobs, 'job')}, {hours // 10}.{hours % 10} GPU-h lost)"
 
 
 def node_page(
@@ -102,9 +103,13 @@ def node_page(
     whole, out = len(node.shape.gpus), sum(outage.gpus for outage in outages)
     idle = max(0, whole - used - out)
     state = seen.condition if seen is not None else "NotObserved"
-    lines = [f"{node.name} in {'/'.join(node.path)}: {state}. {used} of {whole} GPUs held, {out} out, {idle} idle."]
-    rows = [("Out", f"{d.gpus} GPUs: {d.code}{f' ({one_line(d.detail)})' if d.detail else ''}") for d in outages]
-    rows += [("Runs", f"{job} on {mask.bit_count()} GPUs") for job, mask in sorted(holders.items())]
+    lines = [
+        f"{node.name} in {'/'.join(node.path)}: {state}. {used} of {counted(whole, 'GPU')} held, {out} out, {idle} idle."
+    ]
+    rows = [
+        ("Out", f"{counted(d.gpus, 'GPU')}: {d.code}{f' ({one_line(d.detail)})' if d.detail else ''}") for d in outages
+    ]
+    rows += [("Runs", f"{job} on {counted(mask.bit_count(), 'GPU')}") for job, mask in sorted(holders.items())]
     rows += [("Waits", f"{job} ({how})") for job, how in bookings]
     for window in windows:
         who = f", for {', '.join(window.members)} alone" if window.members else f" ({window.drain})"
@@ -140,7 +145,7 @@ def queue_page(
 def _asked(job: Job) -> str:
     types = " or ".join(job.gpu_types) or "any type"
     inside = "".join(f", {'all' if one.group == 'job' else one.group} in one {one.level}" for one in job.required)
-    return f"{job.gpus} GPUs of {types}{inside}"
+    return f"{counted(job.gpus, 'GPU')} of {types}{inside}"
 
 
 def reason_code(name: str) -> tuple[ReasonCode, str]:
@@ -151,4 +156,4 @@ def reason_code(name: str) -> tuple[ReasonCode, str]:
         known = ", ".join(sorted(ReasonCode))
         remedy = f"did you mean {near[0]}?" if near else f"known codes: {known}"
         raise NotFound(f"{name} is not a reason code", code="UnknownCode", remedy=remedy)
-    return code, SENTENCES[code]
+    return code, template(code)

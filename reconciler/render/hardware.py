@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from reconciler.documents.hostlist import fold
+from reconciler.model.counting import counted
 from reconciler.render.table import below, table
 
 _Tree = Mapping[str, Any]  # as parsed from JSON
@@ -62,7 +63,7 @@ def _nvidia(tree: _Tree, width: int) -> list[str]:
     nics = [f"{label} {_or_dash(name)}" if label != name else label for label, name in tree["nics"].items()]
     whole = tree["nvlink_domain_all_to_all"]
     domains = [
-        f"{len(group)} GPUs ({group[0]} to {group[-1]}), {'all to all' if full else 'NOT all to all'}"
+        f"{counted(len(group), 'GPU')} ({group[0]} to {group[-1]}), {'all to all' if full else 'NOT all to all'}"
         for group, full in zip(tree["nvlink_domains"], whole, strict=True)
     ]
     facts = [
@@ -103,7 +104,7 @@ def _nccl(tree: _Tree, width: int) -> list[str]:
     facts = [
         ("GPUs", str(tree["gpu_count"])),
         ("NICs", str(tree["nic_count"])),
-        ("Linked", "; ".join(f"{len(group)} GPUs" for group in tree["link_domains"]) or "none shown"),
+        ("Linked", "; ".join(f"{counted(len(group), 'GPU')}" for group in tree["link_domains"]) or "none shown"),
         ("NVSwitches", str(len(tree["nvswitches"]))),
     ]
     rows = []
@@ -158,7 +159,10 @@ def _topology(tree: _Tree, width: int) -> list[str]:
     plugin = tree.get("plugin") or "none"
     if plugin == "tree":
         facts = [
-            ("Plugin", f"tree, {len(tree['switches'])} switches, {tree['node_count']} nodes"),
+            (
+                "Plugin",
+                f"tree, {counted(len(tree['switches']), 'switch', 'switches')}, {counted(tree['node_count'], 'node')}",
+            ),
             ("Roots", _plain(", ".join(tree["roots"]) or "none")),
         ]
         rows = [
@@ -166,7 +170,9 @@ def _topology(tree: _Tree, width: int) -> list[str]:
         ]
         return _facts(facts, width) + _rows(["SWITCH", "LEVEL", "BELOW IT"], rows, width)
     groups = tree.get(f"{plugin}s", ())
-    facts = [("Plugin", f"{_plain(plugin)}, {len(groups)} groups, {tree.get('node_count', 0)} nodes")]
+    facts = [
+        ("Plugin", f"{_plain(plugin)}, {counted(len(groups), 'group')}, {counted(tree.get('node_count', 0), 'node')}")
+    ]
     if tree.get("block_sizes"):
         facts.append(("Sizes", ", ".join(map(str, tree["block_sizes"]))))
     rows = [[_plain(g["name"]), str(len(g["nodes"])), _folded(g["nodes"])] for g in groups]

@@ -13,6 +13,7 @@ from typing import Final
 
 from markupsafe import Markup
 
+from reconciler.model.counting import counted
 from reconciler.render.page_values import NodeShown, Page
 from reconciler.render.palette import Palette
 from reconciler.render.svg import GLYPH, Drawing, mark, rectangle, room_for, shortened
@@ -111,5 +112,5 @@ def _layer(kind: str, path: str) -> Markup:
 def told(node: NodeShown) -> str:
     """A node's line: how much is held, by whom, and what is wrong with it."""
     held = "; ".join(f"{job} {gpus}" for job, gpus in node.held_by)
-    parts = [f"{node.name}: {node.held} of {node.gpus} GPUs held", held, node.note]
+    parts = [f"{node.name}: {node.held} of {counted(node.gpus, 'GPU')} held", held, node.note]
     return ", ".join(filter(None, parts))

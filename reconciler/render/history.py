@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from reconciler.documents.quantities import print_instant
 from reconciler.model.units import Instant
 from reconciler.render.names import gpus_of, one_line, when
-from reconciler.render.table import table
+from reconciler.render.table import below, fitted, table
 
 HISTORY_COLUMNS = (
     "generation", "at", "commit", "job", "queue", "attempt", "action", "state", "gpus", "place", "cause", "reason", "why",
@@ -38,24 +38,40 @@ def by_whom(person: str, request: str) -> str:
     return f"PR #{request}" if request else person or "-"
 
 
+_ROOMY = 150
+"""Columns from which on a row of the history is one line."""
+
+
 def history_header(width: int | None) -> str:
     """The heading of `history_line`s."""
-    del width
-    return f"{'#':<7} {'WHEN':<20}  {'COMMIT':<8} {'ACTION':<8} {'GPUS':>5}  {'JOB':<28} {'BY':<14} WHY"
+    start = f"{'#':<7} {'WHEN':<20}  {'COMMIT':<8} {'ACTION':<8} {'GPUS':>5}  "
+    return f"{start}JOB" if _is_narrow(width) else f"{start}{'JOB':<28} {'BY':<14} WHY"
 
 
-def history_line(row: Row) -> str:
-    """One row in columns of fixed width, so that the first can be shown before the last is known."""
+def history_line(row: Row, width: int | None) -> str:
+    """One row in columns of fixed width, so that the first can be shown before the last is known.
+
+    On a narrow terminal who asked for it and why stand below it, indented and wrapped.
+    """
     by = by_whom(str(row["person"]), str(row["pullRequest"]))
-    return (
+    start = (
         f"{'#' + str(row['generation']):<7} {when(Instant(int(row['_at']))):<20}  {str(row['commit'])[:7]:<8} {row['action']:<8} "
-        f"{row['gpus'] or '-':>5}  {row['job']:<28} {by:<14} {_why(row)}"
-    ).rstrip()
+        f"{row['gpus'] or '-':>5}  "
+    )
+    if not _is_narrow(width):
+        return f"{start}{row['job']:<28} {by:<14} {_why(row)}".rstrip()
+    why = f"{by}: {_why(row)}" if by != "-" else _why(row)
+    return "\n".join([*fitted(start, str(row["job"]), width), *below(why, width)])
+
+
+def _is_narrow(width: int | None) -> bool:
+    return width is not None and width < _ROOMY
 
 
 def _why(row: Row) -> str:
-    preempted = f"for {row['preemptor']}: " if row["preemptor"] else ""
-    return one_line(f"{preempted}{row['why'] or row['reason']}")
+    why = str(row["why"] or row["reason"])
+    by = str(row["preemptor"]) if row["action"] == "preempt" else ""
+    return one_line(f"for {by}: {why}" if by and by not in why else why)
 
 
 def holdings_table(rows: Sequence[Row], width: int | None) -> str:

@@ -103,7 +103,7 @@ _SPARE = frozenset({"T_COMM", "STEP", "MFU", "LOST"})
 
 
 def _price(lost: GpuSeconds) -> str:
-    return gpu_hours(lost) if lost >= 360 else f"{lost} GPU-s" if lost else "-"
+    return gpu_hours(lost) if lost else "-"
 
 
 def _how(one: Attempt) -> str:

@@ -82,7 +82,9 @@ def share(part: int, whole: int, digits: int = 3) -> str:
 
 
 def gpu_hours(gpu_seconds: int) -> str:
-    """`3.6 GPU-h`, one decimal, rounded down."""
+    """`3.6 GPU-h`, one decimal, rounded down; what is less than a tenth in seconds."""
+    if 0 < gpu_seconds < 360:
+        return f"{gpu_seconds} GPU-s"
     tenths = gpu_seconds // 360
     return f"{tenths // 10}.{tenths % 10} GPU-h"
 

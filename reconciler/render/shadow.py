@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from reconciler.model.counting import counted
 from reconciler.render.table import table
 
 
@@ -63,13 +64,13 @@ def shadow_text(found: Shadow, width: int | None) -> str:
     """The page: numbers, what would start, who waits on, what else would be done."""
     now, starts = found.now, [one for one in found.waiting if one.starts]
     off = f", {found.off} not usable" if found.off else ""
-    held = f"{now.held} held by {found.running} jobs, {now.idle} idle, {now.stranded} stranded"
-    parts = [f"{found.nodes} nodes{off}; {now.capacity} GPUs: {held}; Phi {_phi(now)}"]
+    held = f"{now.held} held by {counted(found.running, 'job')}, {now.idle} idle, {now.stranded} stranded"
+    parts = [f"{counted(found.nodes, 'node')}{off}; {counted(now.capacity, 'GPU')}: {held}; Phi {_phi(now)}"]
     if starts:
         gpus = sum(one.gpus for one in starts)
         rows = [(str(one.id), one.name, one.queue, str(one.gpus), _span(one.waited), _place(one)) for one in starts]
         parts.append(
-            f"GangOps would start {len(starts)} of {len(found.waiting)} waiting jobs now ({gpus} GPUs):\n\n"
+            f"GangOps would start {len(starts)} of {counted(len(found.waiting), 'waiting job')} now ({counted(gpus, 'GPU')}):\n\n"
             + table(("JOB", "NAME", "QUEUE", "GPUS", "WAITED", "WHERE"), rows, width=width, right="JOB GPUS WAITED")
         )
     else:

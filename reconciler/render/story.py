@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from reconciler.documents.tasklist import print_tasks
 from reconciler.model.allocation import Allocation, JobRecord, Metrics
+from reconciler.model.counting import counted
 from reconciler.model.decision import Action, Change, Decision
 from reconciler.model.inventory import Inventory
 from reconciler.model.lifecycle import JobState
@@ -116,7 +117,7 @@ def use(metrics: Metrics) -> str:
     """`16 of 32 GPUs held, 8 promised, 8 idle (4 of them stranded)`: what is nothing is left out."""
     promised = f", {metrics.promised} promised" if metrics.promised else ""
     stranded = f" ({metrics.stranded} of them stranded)" if metrics.stranded else ""
-    return f"{metrics.held} of {metrics.capacity} GPUs held{promised}, {metrics.idle} idle{stranded}"
+    return f"{metrics.held} of {counted(metrics.capacity, 'GPU')} held{promised}, {metrics.idle} idle{stranded}"
 
 
 def _told(record: JobRecord, inventory: Inventory) -> str:
@@ -127,4 +128,4 @@ def _told(record: JobRecord, inventory: Inventory) -> str:
         return f"{state}: {why}"
     phase = f" ({record.phase})" if record.state in {JobState.STARTING, JobState.STOPPING} else ""
     count = len(placement.ranks)
-    return f"{state}{phase} on {count} GPU{'s' if count > 1 else ''}, {places(placement, inventory)}: {why}"
+    return f"{state}{phase} on {counted(count, 'GPU')}, {places(placement, inventory)}: {why}"

@@ -11,21 +11,25 @@ from rich.cells import cell_len
 _INDENT = "    "
 _GAP = "  "
 _LEAST = 16  # columns of a cell that is folded
+_WORDS = 26  # columns in which sentences can be read
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None, right: str = "") -> str:
     """Rows under a header. `right` names columns (by header) that are aligned to the right.
 
-    Where a terminal of `width` columns is too narrow, the last column of each row goes below it, indented and
-    wrapped: a reason cut in half is no reason. Where that is not enough, the widest columns go on over several lines.
-    Cells are measured as a terminal shows them, so wide characters keep
-    the columns straight.
+    Where a terminal of `width` columns is too narrow, the last column goes on over several lines, if there is room
+    for a few words in each; else it goes below its row, indented and wrapped: a reason cut in half is no reason. Where
+    that is not enough, the widest columns go on over several lines. Cells are measured as a terminal shows them, so
+    wide characters keep the columns straight.
     """
     cells = [list(header), *[list(row) for row in rows]]
     widths = [max(cell_len(row[i]) for row in cells) for i in range(len(header))]
     numeric = {i for i, name in enumerate(header) if name in right.split()}
     if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
         return "\n".join(_aligned(row, widths, numeric) for row in cells)
+    rest = width - sum(widths[:-1]) - len(_GAP) * (len(widths) - 1)
+    if rest >= _WORDS and len(widths) - 1 not in numeric:
+        return "\n".join(line for row in cells for line in _folded(row, [*widths[:-1], rest], numeric))
     widths = _narrowed(widths[:-1], width)
     lines = _folded(header[:-1], widths, numeric)
     for row in cells[1:]:
@@ -42,6 +46,12 @@ def below(text: str, width: int | None, indent: str = _INDENT) -> list[str]:
     return textwrap.wrap(
         text, max(width, len(indent) + 20), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
     )
+
+
+def fitted(start: str, name: str, width: int | None) -> list[str]:
+    """A line that ends with a name, or two where they are too wide together: a name is never cut."""
+    line = f"{start}{name}"
+    return [line] if width is None or cell_len(line) <= width else [start.rstrip(), f"{_INDENT}{name}"]
 
 
 def continued(line: str, width: int | None, hang: int = 4) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from rich.cells import cell_len
 
 from reconciler.documents.quantities import print_instant
 from reconciler.model.units import SECOND, Instant
@@ -63,42 +65,71 @@ def hours(nanoseconds: int) -> str:
     return f"{thousandths // 1000}.{thousandths % 1000:03d}"
 
 
+_HEAD = (
+    "GPU", "ALLOCATED", "RUNNING", "LOST/PREEMPT", "LOST/FAIL", "RESERVED", "GUARANTEED", "USED", "CEILING"
+)  # fmt: skip
+_SHORT = {"LOST/PREEMPT": "PREEMPT", "LOST/FAIL": "FAIL", "GUARANTEED": "QUOTA"}
+
+
 def usage_table(
     by: str, rows: Sequence[UsageRow], totals: Sequence[UsageTotal], width: int | None, *, markdown: bool = False
 ) -> str:
     """A table a period: each group, then what became of the whole."""
-    head = [
-        by.upper(),
-        "GPU",
-        "ALLOCATED",
-        "RUNNING",
-        "LOST/PREEMPT",
-        "LOST/FAIL",
-        "RESERVED",
-        "GUARANTEED",
-        "USED",
-        "CEILING",
-    ]
+    head = [by.upper(), *_HEAD]
     parts = []
     for total in totals:
-        cells = [
-            [
-                row.key or "(none)", row.gpu_type or "-", hours(row.allocated), hours(row.hours[1]), _some(row.hours[5]),
-                _some(row.hours[6]), _some(row.hours[4]), _some(row.guaranteed), _percent(row.allocated, row.guaranteed), _some(row.ceiling),
-            ]
-            for row in rows
-            if row.period == total.period
-        ]  # fmt: skip
+        mine = [row for row in rows if row.period == total.period]
         told = f"{_day(total.period)} to {_day(total.until)}, GPU-hours"
-        parts.append(
-            _markdown(told, head, cells)
-            if markdown
-            else f"{told}\n" + table(head, cells, width=width, right=" ".join(head[2:]))
-        )
-        parts.append(_whole(total, markdown=markdown))
+        if markdown:
+            parts.append(_markdown(told, head, [_cells(row, hours) for row in mine]))
+        else:
+            parts.append(_fitted(told, head, mine, width))
+        parts.append(_whole(total, width, markdown=markdown))
         if len(total.types) > 1:
             parts.append(_types(total.types, width, markdown=markdown))
     return "\n\n".join(parts)
+
+
+def _cells(row: UsageRow, said: Callable[[int], str]) -> list[str]:
+    def some(value: int | None) -> str:
+        return said(value) if value else "-"
+
+    return [
+        row.key or "(none)", row.gpu_type or "-", said(row.allocated), said(row.hours[1]), some(row.hours[5]),
+        some(row.hours[6]), some(row.hours[4]), some(row.guaranteed), _percent(row.allocated, row.guaranteed), some(row.ceiling),
+    ]  # fmt: skip
+
+
+def _fitted(told: str, head: list[str], rows: Sequence[UsageRow], width: int | None) -> str:
+    """The table as it is where it fits; else without what is the same in all rows, with short headings, to the tenth."""
+    cells = [_cells(row, hours) for row in rows]
+    whole = table(head, cells, right=" ".join(head[2:]))
+    if width is None or max(map(cell_len, whole.splitlines())) <= width:
+        return f"{told}\n{whole}"
+    types = {row[1] for row in cells}
+    one_type = f" of {types.pop()}" if len(types) == 1 and types != {"-"} else ""
+    kept = [
+        i for i in range(len(head)) if i == 0 or ((i > 1 or not one_type) and any(row[i] != "-" for row in cells))
+    ]  # fmt: skip
+    names = [_SHORT.get(head[i], head[i]) for i in kept]
+    right = " ".join(names[1:])
+    exact, rough = (
+        table(names, [[_cells(row, said)[i] for i in kept] for row in rows], right=right) for said in (hours, _tenths)
+    )
+    lines = [f"{told}{one_type}"]
+    if {"PREEMPT", "FAIL"} & set(names):
+        lines.append("PREEMPT and FAIL are work that was thrown away")
+    if max(map(cell_len, exact.splitlines())) <= width:
+        return "\n".join([*lines, exact])
+    if max(map(cell_len, rough.splitlines())) <= width:
+        return "\n".join([*lines, rough])
+    short = [[_cells(row, _tenths)[i] for i in kept] for row in rows]
+    return "\n".join([*lines, table(names, short, width=width, right=right)])
+
+
+def _tenths(nanoseconds: int) -> str:
+    """GPU-hours to the tenth, rounded down."""
+    return hours(nanoseconds)[:-2]
 
 
 def _markdown(title: str, head: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
@@ -106,7 +137,7 @@ def _markdown(title: str, head: Sequence[str], cells: Sequence[Sequence[str]]) -
     return "\n".join([*lines, *(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in cells)])
 
 
-def _whole(total: UsageTotal, *, markdown: bool) -> str:
+def _whole(total: UsageTotal, width: int | None, *, markdown: bool) -> str:
     parts = {
         "running": total.hours[1], "starting": total.hours[0], "stalled": total.hours[2], "stopping": total.hours[3],
         "reserved": total.hours[4], "idle": total.idle, "unavailable": total.unavailable,
@@ -118,7 +149,14 @@ def _whole(total: UsageTotal, *, markdown: bool) -> str:
         return "\n".join([*lines, f"| **all** | {hours(total.capacity)} | 100.0 % |"])
     told = " + ".join(f"{name} {hours(value)} ({_percent(value, total.capacity)})" for name, value in named)
     outside = f"\noutside the inventory: {hours(total.undeclared)}" if total.undeclared else ""
-    return f"capacity x time {hours(total.capacity)} = {told}{outside}"
+    line = f"capacity x time {hours(total.capacity)} = {told}"
+    if width is None or len(line) <= width:
+        return f"{line}{outside}"
+    parts_of = [["capacity x time", hours(total.capacity), ""]]
+    parts_of += [[f"  {name}", hours(value), _percent(value, total.capacity)] for name, value in named]
+    sizes = [max(map(len, column)) for column in zip(*parts_of, strict=True)]
+    lines = [f"{name:<{sizes[0]}}  {value:>{sizes[1]}}  {part:>{sizes[2]}}".rstrip() for name, value, part in parts_of]
+    return "\n".join(lines) + outside
 
 
 def _types(types: Sequence[TypeShare], width: int | None, *, markdown: bool) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from reconciler.documents.record import Summary
 from reconciler.model.allocation import JobRecord, Metrics, Placement
+from reconciler.model.counting import counted
 from reconciler.model.desired import Desired
 from reconciler.model.inventory import Node
 from reconciler.model.job import Job
@@ -261,7 +262,12 @@ def _where_rows(record: JobRecord, desired: Desired) -> list[tuple[str, str]]:
 def _ask_rows(record: JobRecord, job: Job | None, now: Instant) -> list[tuple[str, str]]:
     if job is None:
         return [("asks", "its file is gone")]
-    rows = [("asks", f"{job.gpus} GPUs of {' or '.join(job.gpu_types) or 'any type'}, class {job.priority_class}")]
+    rows = [
+        (
+            "asks",
+            f"{counted(job.gpus, 'GPU')} of {' or '.join(job.gpu_types) or 'any type'}, class {job.priority_class}",
+        )
+    ]
     if job.dimensions:
         rows.append(("groups", " x ".join(f"{d.name} {d.size}" for d in job.dimensions)))
     for label, wanted in (("required", job.required), ("preferred", job.preferred)):

@@ -17,6 +17,7 @@ from reconciler.documents.loader import bulk
 from reconciler.documents.withheld import WITHHELD, withheld_of
 from reconciler.errors import EngineUnavailable, Fenced, GangOpsError, StoreError, Unreachable
 from reconciler.model.allocation import Allocation, JobRecord
+from reconciler.model.counting import counted
 from reconciler.model.decision import Action
 from reconciler.model.desired import Desired
 from reconciler.model.observed import NodeObservation, Observed, Provenance
@@ -437,12 +438,12 @@ class Reconciler:
         condition = Condition(ready=True)
         if withheld:
             told = "; ".join(f"{one.path}, {one.brought}" for one in withheld[:_TOLD])
-            message = f"{len(withheld)} changes wait for somebody with authority: {told}"
+            message = f"{counted(len(withheld), 'change waits', 'changes wait')} for somebody with authority: {told}"
             condition = Condition(
                 ready=True, reason="AuthorityMissing", message=message, remedy=f"For the first, {withheld[0].remedy}."
             )
         elif invalid:
-            message = f"{invalid} problems in the desired tree; `gangops validate` names them"
+            message = f"{counted(invalid, 'problem')} in the desired tree; `gangops validate` names them"
             condition = Condition(ready=True, reason="InvalidDocuments", message=message)
         surprises = list(_surprises(generation.allocation))
         if surprises:

@@ -289,7 +289,7 @@ def test_a_look_from_beside_runs_reading_commands_alone(
     assert [call for call in recorder.calls() if not call.startswith(READING)] == []
     assert [(job.id, job.state) for job in slurm.jobs()] == before
     if verb == ("shadow",):
-        assert "64 GPUs: 16 held by 1 jobs, 48 idle" in done.stdout
+        assert "64 GPUs: 16 held by 1 job, 48 idle" in done.stdout
         assert str(waits) in done.stdout
 
 

@@ -129,7 +129,7 @@ ROWS: dict[str, tuple[Change, AnomalyCode, str, str, bool]] = {
         CODE.AUTHORITY_EXPIRES, "node CA", "ends at 2024-01-13T22:13:30+00:00, in 60 days", False),
     "a signing key that ended": (
         lambda at: replace(at, signers=(Lifetime(name="gangops", ends=Instant(at.now - DAY), spare=Nanoseconds(30 * DAY)),)),
-        CODE.SIGNER_EXPIRES, "gangops", "ended at 2023-11-13T22:13:30+00:00, 1 days ago", True),
+        CODE.SIGNER_EXPIRES, "gangops", "ended at 2023-11-13T22:13:30+00:00, 1 day ago", True),
     "a lost node with ranks": (
         sees("gpu-001", condition=NodeCondition.LOST), CODE.NODE_LOST, "gpu-001",
         "Lost since 2023-11-14T22:13:20+00:00; it has ranks of nlp/sft", True),

@@ -122,7 +122,7 @@ def test_another_decision_version_is_judged_by_its_invariants_and_never_passed_s
     result = verdict(lab)
     assert result.findings == []
     assert not result.judged[-1].identical
-    assert "1 decisions of another decision version" in result.notices[0]
+    assert "1 decision of another decision version" in result.notices[0]
 
 
 # --- the tamperings ---

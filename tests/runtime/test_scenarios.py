@@ -108,7 +108,7 @@ PLACES = [
     ("nodes", "{nodes: {'a[1-2]': 8}}", ACROSS, "is on {'a1': 8, 'b1': 8}"),
     ("exactly", "{exactly: {rack: [r1]}}", ACROSS, "exactly the rack r1, uses r1, r2"),
     ("within", "{within: {node: ['a[1-2]', b2]}}", ACROSS, "within the node a1, a2, b2, uses a1, b1"),
-    ("count", "{count: {rack: 1}}", ACROSS, "expected 1 rack domains, uses r1, r2"),
+    ("count", "{count: {rack: 1}}", ACROSS, "expected 1 rack domain, uses r1, r2"),
     ("one", "{one: rack}", ACROSS, "expected one rack"),
     ("per", "{per: {rack: {r1: 2}}}", ACROSS, "has {'r1': 1, 'r2': 1}"),
     ("groups", "{groups: {size: 2, one: rack}}", ACROSS, "workers 0 to 1 in one rack"),
@@ -420,7 +420,7 @@ PROMISED = (
 
 
 @pytest.mark.parametrize(
-    ("node", "faults"), [("b1", []), ("a1", ["rule 6: 8 GPUs of a1 are promised, and others are given them"])]
+    ("node", "faults"), [("b1", []), ("a1", ["rule 6: 8 GPUs of a1: promised to one, and given to others"])]
 )
 def test_promised_capacity_is_nobody_elses(node: str, faults: list[str]) -> None:
     plan = Plan(

@@ -292,7 +292,7 @@ def test_a_waiting_job_is_told_where_it_would_start_or_why_not(tmp_path: Path) -
     assert by_id[21]["reason"]
     assert by_id[22]["nodes"] == "n007"  # a small job opens no empty node
     assert by_id[20]["waitedSeconds"] == 3600
-    assert found["leftOut"] == ["1 jobs without GPUs: those that run are counted as being in the way"]
+    assert found["leftOut"] == ["1 job without GPUs: what runs is counted as being in the way"]
 
 
 def test_what_would_be_moved_for_a_gang_is_named(tmp_path: Path) -> None:
@@ -354,5 +354,5 @@ def test_the_page_is_calm_and_fits_a_terminal(tmp_path: Path) -> None:
     place = folder(tmp_path, [node(n) for n in range(1, 4)], jobs)
     text = shadow_text(shadow(captured([place]), Wishes(), Instant(NOW * SECOND)), 80)
     assert max(map(len, text.splitlines())) <= 80
-    assert "3 nodes; 24 GPUs: 4 held by 1 jobs, 20 idle, 4 stranded; Phi 0.20 (83 % idle)" in text.replace("\n", " ")
+    assert "3 nodes; 24 GPUs: 4 held by 1 job, 20 idle, 4 stranded; Phi 0.20 (83 % idle)" in text.replace("\n", " ")
     assert "GangOps would start 1 of 2 waiting jobs now (8 GPUs)" in text

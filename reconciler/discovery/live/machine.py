@@ -18,6 +18,7 @@ from reconciler.discovery.groups import joined
 from reconciler.discovery.live.source import Source
 from reconciler.discovery.parsed import Status, shortened
 from reconciler.documents.cpulist import parse_cpus
+from reconciler.model.counting import counted
 
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _RATE: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?) Gb/sec")
@@ -209,7 +210,7 @@ def _gpus(source: Source, unseen: list[str]) -> tuple[tuple[GpuFact, ...], str, 
     on_bus = list(_accelerators(source))
     if answer is None:
         if on_bus:
-            unseen.append(f"{len(on_bus)} GPUs are on the PCI bus, and no driver answers for them")
+            unseen.append(f"{counted(len(on_bus), 'GPU')} on the PCI bus without a driver that answers")
         return (), "", ""
     gpus, driver, clique = answer
     lost = [address for address in on_bus if address not in {gpu.pci for gpu in gpus}]
@@ -262,7 +263,7 @@ def _by_text(source: Source, unseen: list[str]) -> tuple[tuple[GpuFact, ...], st
         for index, uuid, model, memory, bus, _ in sorted(rows, key=lambda row: int(row[0]))
     )
     unseen += [
-        f"GPU {gpu.index} has {down[gpu.uuid]} NVLinks down: the profile describes it as it is now"
+        f"GPU {gpu.index} has {counted(down[gpu.uuid], 'NVLink')} down: the profile describes it as it is now"
         for gpu in gpus
         if gpu.uuid in down and any(other.links > gpu.links for other in gpus)
     ]

@@ -15,6 +15,7 @@ from reconciler.documents.loader import Tree
 from reconciler.documents.schema.base import API_VERSION
 from reconciler.errors import Diagnostic, Place, Severity, sorted_by_place
 from reconciler.imports.slurm.tables import Row, duration_of, gpus_in, name_of
+from reconciler.model.counting import counted
 
 _ROOT: Final = "root"
 _MOST_WEIGHT: Final = 10_000
@@ -173,7 +174,7 @@ def _users(associations: Iterable[Row], domain: str, notes: list[Diagnostic]) ->
         if row.get("user") and row["user"] != _ROOT:
             people.setdefault(row["user"], []).append(row.get("account", ""))
     if people and not domain:
-        told = f"{len(people)} people have no address: name their domain with --mail-domain to write User documents."
+        told = f"{counted(len(people), 'person has', 'people have')} no address: name their domain with --mail-domain to write User documents."
         notes.append(_note("accounts", "NoMailDomain", "People were left out", told))
         return
     for user in sorted(people):

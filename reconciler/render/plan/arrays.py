@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from reconciler.documents.tasklist import print_tasks
+from reconciler.model.counting import counted
 from reconciler.model.desired import Desired
 from reconciler.model.units import JobKey, document_of, index_of
 from reconciler.render.plan.edits import edits_of
@@ -78,7 +79,7 @@ def _told(groups: Sequence[Tasks]) -> str:
     for group in groups:
         counts[group.step] = counts.get(group.step, 0) + group.count
     total, sizes = sum(counts.values()), {group.gpus for group in groups}
-    size = f" x {min(sizes)} GPU{'s' if min(sizes) > 1 else ''}" if len(sizes) == 1 else ""
+    size = f" x {counted(min(sizes), 'GPU')}" if len(sizes) == 1 else ""
     steps = ", ".join(f"{number:,} {COUNTED[step][number > 1]}" for step, number in counts.items())
     return f"{total:,} task{'s' if total > 1 else ''}{size}: {steps}"
 

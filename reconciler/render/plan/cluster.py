@@ -7,6 +7,7 @@ from itertools import groupby
 
 from reconciler.documents.hostlist import fold
 from reconciler.model.allocation import Allocation, JobRecord, Placement
+from reconciler.model.counting import counted
 from reconciler.model.desired import Desired
 from reconciler.model.inventory import Inventory, Node
 from reconciler.model.lifecycle import JobState
@@ -213,7 +214,7 @@ def drift_lines(nodes: Nodes, known: Nodes | None) -> Iterator[Finding]:
     old = {(d.node, d.code) for d in known.supply.outages} if known is not None else set()
     for drift in nodes.supply.outages:
         if drift.code.value not in _DECLARED_CALM:
-            detail = f"{drift.gpus} GPU{'s' if drift.gpus != 1 else ''} not usable"
+            detail = f"{counted(drift.gpus, 'GPU')} not usable"
             yield Finding(
                 code=drift.code.value, severity="warning", summary=drift.node,
                 detail=f"{detail}: {drift.detail}" if drift.detail else detail,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reconciler.model.counting import counted
 from reconciler.render.names import gpu_hours, span
 from reconciler.render.plan import words
 from reconciler.render.plan.escape import code, fenced, prose
@@ -104,11 +105,11 @@ def _title(plan: Plan) -> str:
     if plan.removals:
         flags.append("🛑 not to be merged")
     elif plan.errors or not plan.decided:
-        flags.append(f"🛑 {words.count(len(plan.errors), 'error')}")
+        flags.append(f"🛑 {counted(len(plan.errors), 'error')}")
     else:
         flags.append("✅ policies pass")
     if warnings:
-        flags.append(f"⚠️ {words.count(warnings, 'warning')}")
+        flags.append(f"⚠️ {counted(warnings, 'warning')}")
     return f"### gangops plan: {code(plan.basis.cluster)} — {told} · {' · '.join(flags)}"
 
 
@@ -124,7 +125,7 @@ def _victims(plan: Plan, detail: _Detail) -> str:
         return ""
     lost = sum(row.lost_gpu_seconds for row in victims)
     price = f", {gpu_hours(lost)} of work lost" if lost else ""
-    head = f"**Costs {words.count(len(victims), 'other job')}{price}**"
+    head = f"**Costs {counted(len(victims), 'other job')}{price}**"
     shown = victims[: detail.victims]
     rows = [
         f"| {_icon(row)} {row.step} | {code(row.job)} | {row.gpus} | {code(words.where(row)) or '–'} | {_why(row, plan)} |"
@@ -163,9 +164,7 @@ def _jobs(plan: Plan, detail: _Detail) -> str:
     """What the change asks for, and everything else that is not already told as a price."""
     told = [row for row in plan.rows if not row.is_victim]
     if not told:
-        return (
-            "" if plan.rows or not plan.decided else f"No job changes: {words.count(plan.unchanged, 'job')} as before."
-        )
+        return "" if plan.rows or not plan.decided else f"No job changes: {counted(plan.unchanged, 'job')} as before."
     ordered = sorted(told, key=lambda row: not row.own)
     shown = ordered[: detail.rows]
     rows = [
@@ -220,7 +219,7 @@ def _racks(plan: Plan, detail: _Detail) -> str:
         f"{fenced(rack.group)[:20]:<{group}}  {fenced(rack.rack)[:20]:<{name}}  {fenced(rack.cells)[:72]}"
         for rack in racks
     ]
-    more = f" {words.count(left_out, 'rack')} without a change left out." if left_out else ""
+    more = f" {counted(left_out, 'rack')} without a change left out." if left_out else ""
     head = f"**Racks** (a letter a node: {words.legend(racks)}).{more}"
     return "\n".join([head, "", "```text", *lines, "```"])
 
@@ -283,7 +282,7 @@ def _drift(plan: Plan, detail: _Detail) -> str:
     rows = [f"- {code(one.summary)}: {prose(one.detail)} ({code(one.code, 60)})" for one in shown]
     body = "\n".join(rows) + _rest(len(plan.drift) - len(shown), "more difference", "more differences")
     nodes = len({one.summary for one in plan.drift})
-    return _fold(f"{words.count(nodes, 'node')} with less than declared", body)
+    return _fold(f"{counted(nodes, 'node')} with less than declared", body)
 
 
 def _ranks(plan: Plan) -> str:
@@ -295,7 +294,7 @@ def _ranks(plan: Plan) -> str:
                 for r in row.ranks
             ]
             table = "\n".join(["| node | ranks | GPUs | NUMA | NICs |", "|:--|:--|:--|:--|:--|", *lines])
-            folds.append(_fold(f"Ranks of {prose(row.job)} ({words.count(len(row.ranks), 'node')})", table))
+            folds.append(_fold(f"Ranks of {prose(row.job)} ({counted(len(row.ranks), 'node')})", table))
     return "\n\n".join(folds)
 
 

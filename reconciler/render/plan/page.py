@@ -12,6 +12,7 @@ from functools import cache
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from reconciler.documents.hostlist import expand
+from reconciler.model.counting import counted
 from reconciler.render.names import one_line, when
 from reconciler.render.plan import words
 from reconciler.render.plan.model import LEGEND, Plan, QuotaLine, Rack, Row
@@ -92,7 +93,7 @@ def _template() -> Template:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["line"] = one_line
-    environment.globals.update(notes=_notes, edits=words.edits, where=words.where, count=words.count)
+    environment.globals.update(notes=_notes, edits=words.edits, where=words.where, count=counted)
     return environment.get_template("page.html.j2")
 
 
@@ -127,7 +128,7 @@ def _names(rack: Rack) -> tuple[str, ...]:
 
 
 def _meaning(sign: str) -> str:
-    return LEGEND.get(sign) or f"{'10 or more' if sign == '+' else sign} GPUs free"
+    return LEGEND.get(sign) or ("10 or more GPUs free" if sign == "+" else f"{counted(int(sign), 'GPU')} free")
 
 
 def _legend(plan: Plan) -> list[tuple[str, str, str]]:

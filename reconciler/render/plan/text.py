@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rich.cells import cell_len
 
+from reconciler.model.counting import counted
 from reconciler.render.names import one_line
 from reconciler.render.plan import words
 from reconciler.render.plan.model import COUNTED, Basis, Finding, Plan, Row, Step
@@ -108,7 +109,7 @@ def _jobs(plan: Plan, width: int) -> Iterator[str]:
 
 def _job(row: Row, plan: Plan, widths: tuple[int, int, int, int], width: int) -> Iterator[str]:
     step, name, gpus, kind = widths
-    start = f"{row.step.sign:>3} {row.step:<{step}}  {plain(row.job):<{name}}  {row.gpus:>{gpus}} GPUs"
+    start = f"{row.step.sign:>3} {row.step:<{step}}  {plain(row.job):<{name}}  {row.gpus:>{gpus}} {'GPU ' if row.gpus == 1 else 'GPUs'}"
     start += f"  {plain(row.priority_class):<{kind}}"
     place = plain(words.where(row))
     if place and cell_len(start) + 2 + cell_len(place) <= width:
@@ -178,7 +179,7 @@ def _racks(plan: Plan) -> Iterator[str]:
         row = f"{start}{plain(rack.rack):<{name}}  {plain(rack.cells)}"
         yield f"{row}  {plain(rack.nodes)}" if len(row) + len(rack.nodes) + 2 <= WIDTH else row
     if left_out:
-        yield f"  {words.count(left_out, 'rack')} without a change left out"
+        yield f"  {counted(left_out, 'rack')} without a change left out"
 
 
 def _tidying(plan: Plan) -> Iterator[str]:
@@ -197,7 +198,7 @@ def _findings(plan: Plan, width: int) -> Iterator[str]:
     yield from _new_findings(plan, width)
     old = sum(not finding.new for finding in plan.findings)
     if old:
-        yield f"{words.count(old, 'finding')} of the base left out: gangops validate"
+        yield f"{counted(old, 'finding')} of the base left out: gangops validate"
 
 
 def _new_findings(plan: Plan, width: int) -> Iterator[str]:
@@ -207,7 +208,7 @@ def _new_findings(plan: Plan, width: int) -> Iterator[str]:
             yield ""
         yield from _finding(finding, width)
     if len(told) > _FINDINGS:
-        yield f"... and {words.count(len(told) - _FINDINGS, 'more finding')}"
+        yield f"... and {counted(len(told) - _FINDINGS, 'more finding')}"
 
 
 def _finding(finding: Finding, width: int) -> Iterator[str]:

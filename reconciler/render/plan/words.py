@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from reconciler.model.counting import counted
 from reconciler.model.units import MINUTE, SECOND, Instant
 from reconciler.render.names import gpu_hours, share, span
 from reconciler.render.plan.model import COUNTED, LEGEND, Numbers, Plan, QuotaLine, Rack, Row, Slip, Step
@@ -12,11 +13,6 @@ _MILLION = 1_000_000
 BAR = 24
 """Characters of a quota bar."""
 GETS = frozenset({Step.PLACE, Step.PROMISE})
-
-
-def count(number: int, noun: str) -> str:
-    """`1 job`, `2 jobs`, `1,200 jobs`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def age(nanoseconds: int) -> str:
@@ -36,7 +32,7 @@ def headline(plan: Plan) -> str:
         gone = plan.removals[0]
         return f"stops {gone.gone} of {gone.of} {gone.what}"
     if not plan.decided:
-        return f"no decision: {count(len(plan.errors), 'error')}"
+        return f"no decision: {counted(len(plan.errors), 'error')}"
     told = ", ".join(f"{n:,} {COUNTED[step][n > 1]}" for step, n in plan.counts.items())
     return told or "no job changes"
 
@@ -50,13 +46,13 @@ def verdict(plan: Plan) -> str:
             f"meant, the merged commit's message has to end with: {gone.acknowledge}"
         )
     if plan.errors:
-        return f"It has {count(len(plan.errors), 'error')} that the base does not have."
+        return f"It has {counted(len(plan.errors), 'error')} that the base does not have."
     return ""
 
 
 def total(plan: Plan) -> str:
     """The closing sentence."""
-    same = f"{count(plan.unchanged, 'job')} as before" if plan.unchanged else "no other jobs"
+    same = f"{counted(plan.unchanged, 'job')} as before" if plan.unchanged else "no other jobs"
     if not plan.decided:
         return "No plan: the files of the cluster allow no decision."
     return f"Plan: {headline_counts(plan)}; {same}." if plan.rows else f"No job changes: {same}."
@@ -203,7 +199,7 @@ def figures(plan: Plan) -> list[tuple[str, str, str, str]]:
     kept = [row for row in rows if not (row[1] == row[2] and row[1] in ("0", "0 %"))]
     if plan.lost_gpu_seconds:
         payers = sum(row.lost_gpu_seconds > 0 for row in plan.rows)
-        kept.append(("lost work", "", gpu_hours(plan.lost_gpu_seconds), f"of {count(payers, 'job')}"))
+        kept.append(("lost work", "", gpu_hours(plan.lost_gpu_seconds), f"of {counted(payers, 'job')}"))
     return kept
 
 

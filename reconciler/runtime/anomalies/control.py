@@ -8,6 +8,7 @@ from typing import Final
 
 from reconciler.documents.quantities import print_instant
 from reconciler.model.anomaly import Anomaly, AnomalyCode, Disk, Lifetime, Writing
+from reconciler.model.counting import counted
 from reconciler.model.units import DAY, HOUR, SECOND, Instant, Nanoseconds
 from reconciler.runtime.anomalies.situation import Health, Situation
 
@@ -47,7 +48,7 @@ def _fight(writings: Sequence[Writing], health: Health, now: Instant) -> Iterato
     turns = sum(one.writer != before.writer for one, before in pairwise(recent))
     if turns > TAKEOVERS:
         names = " and ".join(sorted({one.writer for one in recent}))
-        told = f"the writer changed {turns} times in {len(recent)} generations of the last hour: {names}"
+        told = f"the writer changed {counted(turns, 'time')} in {counted(len(recent), 'generation')} of the last hour: {names}"
         yield Anomaly(code=AnomalyCode.WRITERS_FIGHT, on=RECONCILER, evidence=told)
     lost, won = health.pushes.get("lost_race", 0), health.pushes.get("ok", 0)
     if lost >= LOST_RACES and lost * 10 > lost + won:
@@ -64,7 +65,7 @@ def _endings(code: AnomalyCode, lifetimes: Sequence[Lifetime], now: Instant) -> 
 def ending(ends: Instant, now: Instant) -> str:
     """When something ends or ended, with the days until then."""
     at, days = print_instant(ends // SECOND * SECOND), abs(ends - now) // DAY
-    return f"ended at {at}, {days} days ago" if ends <= now else f"ends at {at}, in {days} days"
+    return f"ended at {at}, {counted(days, 'day')} ago" if ends <= now else f"ends at {at}, in {counted(days, 'day')}"
 
 
 def full_disks(on: str, disks: Sequence[Disk]) -> Iterator[Anomaly]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from reconciler.model.allocation import JobRecord
 from reconciler.model.anomaly import Anomaly, AnomalyCode
+from reconciler.model.counting import counted
 from reconciler.model.lifecycle import JobState, Phase
 from reconciler.model.observed import AttemptState, NodeCondition
 from reconciler.model.reasons import ReasonCode
@@ -123,7 +124,7 @@ def _fragmented(at: Situation) -> Iterator[Anomaly]:
         wanted = at.desired.jobs.get(record.job)
         waits = record.state is JobState.PENDING and record.reason.code in _BROKEN_UP
         if waits and wanted is not None and wanted.gpus <= metrics.idle:
-            blocked.append(f"{record.job} ({wanted.gpus} GPUs, {record.reason.code})")
+            blocked.append(f"{record.job} ({counted(wanted.gpus, 'GPU')}, {record.reason.code})")
     told = (
         f"Phi {metrics.phi_ppm // 10_000} % is over {threshold // 10_000} %: {metrics.stranded} of {metrics.idle} idle "
         f"GPUs are stranded; " + (f"it keeps waiting {_first(blocked)}" if blocked else "no job waits for it")

@@ -7,6 +7,7 @@ from typing import Final
 
 from reconciler.documents.quantities import print_instant
 from reconciler.model.anomaly import SKEW_GRAVE, SKEW_TOLD, Anomaly, AnomalyCode, NodeVitals
+from reconciler.model.counting import counted
 from reconciler.model.observed import AttemptState, NodeCondition, NodeObservation
 from reconciler.model.units import DAY, SECOND, Instant, JobKey, Nanoseconds, NodeName
 from reconciler.runtime.anomalies.control import ending, full_disks
@@ -28,7 +29,7 @@ def node_anomalies(at: Situation) -> Iterator[Anomaly]:
             yield from _seen(seen, holders.get(node.name, {}))
         jobs = failed.get(node.name, set())
         if len(jobs) >= FAILED_GANGS:
-            told = f"{len(jobs)} jobs failed there lately: {', '.join(sorted(jobs)[:4])}"
+            told = f"{counted(len(jobs), 'job')} failed there lately: {', '.join(sorted(jobs)[:4])}"
             yield Anomaly(code=AnomalyCode.NODE_FAILS_GANGS, on=node.name, evidence=told)
         if (vitals := at.vitals.get(node.name)) is not None:
             yield from _vitals(vitals, at.now)

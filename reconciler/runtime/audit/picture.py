@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from reconciler.model.counting import counted
 from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import SECOND, Instant, NodeName
@@ -143,7 +144,7 @@ def _of_mask(index: Index, event: int, node: str, mask: int, state: str, begin: 
         while mask >> first + count & 1:
             count += 1
         mask &= ~((1 << count) - 1 << first)
-        told = f"{job} attempt {index.events['attempt'][event]}, {state}: {count} GPUs of {node}, {when(begin)} to {when(end)}, since generation {generation}"
+        told = f"{job} attempt {index.events['attempt'][event]}, {state}: {counted(count, 'GPU')} of {node}, {when(begin)} to {when(end)}, since generation {generation}"
         yield Bar(
             node=node, first=first, count=count, job=job, queue=queue, state=state, since=begin, until=end, told=told
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from reconciler.model.counting import counted
 from reconciler.model.decision import DECISION_VERSION
 from reconciler.runtime.audit.ends import chosen, disguises, lost, root_faults
 from reconciler.runtime.audit.findings import CHECKS, Bounds, Verdict
@@ -67,7 +68,7 @@ def _notice(verdict: Verdict, bounds: Bounds, signers: bytes) -> None:
     count = sum(one.version not in {0, DECISION_VERSION} for one in verdict.judged)
     if count:
         verdict.notices.append(
-            f"{count} decisions of another decision version (gangops {', '.join(others)}) were judged by their invariants, not made again"
+            f"{counted(count, 'decision')} of another decision version (gangops {', '.join(others)}): judged by the invariants, not made again"
         )
     if verdict.from_root and not (bounds.root or signers):
         verdict.notices.append(

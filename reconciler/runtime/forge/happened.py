@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from reconciler.documents.quantities import print_instant
 from reconciler.model.allocation import JobRecord
+from reconciler.model.counting import counted
 from reconciler.model.lifecycle import JobState
 from reconciler.model.reasons import sentence
 from reconciler.model.units import MINUTE, Instant, JobKey, document_of
@@ -154,7 +155,7 @@ def _row(key: JobKey, shown: Shown, moment: Moment) -> str:
     if len(records) != 1:
         running = sum(record.state is JobState.RUNNING for record in records)
         over = sum(record.state is JobState.FINISHED for record in records)
-        return f"| {code(key)} | {previewed} | {running} of {len(records)} tasks run, {over} are over |"
+        return f"| {code(key)} | {previewed} | {running} of {counted(len(records), 'task')} run, {over} are over |"
     record = records[0]
     there = f", {code(places(record.placement, moment.desired.inventory))}" if record.placement is not None else ""
     attempt = f", attempt {record.attempt}" if record.attempt > 1 else ""

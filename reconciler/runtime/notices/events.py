@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from reconciler.documents.tasklist import print_tasks
 from reconciler.model.allocation import Allocation, JobRecord
+from reconciler.model.counting import counted
 from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import Cause, JobState
 from reconciler.model.observed import Observed, Person
@@ -165,7 +166,7 @@ def _started(record: JobRecord, after: Moment) -> Notice:
     )  # fmt: skip
     verb = "goes on" if record.resumes else "runs"
     kind = NoticeKind.RESUMED if record.resumes else NoticeKind.STARTED
-    return _about(record, kind, after, f"{verb} on {record.gpus_held} GPUs: {where}", details)
+    return _about(record, kind, after, f"{verb} on {counted(record.gpus_held, 'GPU')}: {where}", details)
 
 
 def _preempted(was: JobRecord, record: JobRecord, after: Moment) -> Notice:

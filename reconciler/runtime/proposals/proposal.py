@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reconciler.errors import GangOpsError, InvalidInput, NotFound, StoreError, UsageError
+from reconciler.model.counting import counted
 from reconciler.model.units import Instant
 from reconciler.render.diff import diff_text
 from reconciler.render.plan import Plan
@@ -94,7 +95,7 @@ def refused(proposal: Proposal) -> GangOpsError | None:
     if not count:
         return None
     return _Invalid(
-        f"nothing was pushed: the change has {count} error{'s' if count != 1 else ''}",
+        f"nothing was pushed: the change has {counted(count, 'error')}",
         code="ProposalInvalid",
         remedy="Each is told above, with its place and what to do.",
     )

@@ -24,6 +24,7 @@ from reconciler.imports.mapping import Mapped, read_map
 from reconciler.imports.notes import Imported
 from reconciler.imports.sbatch.jobs import job_from_script
 from reconciler.imports.sbatch.parse import parse_sbatch
+from reconciler.model.counting import counted
 from reconciler.model.units import JobKey, job_key
 from reconciler.runtime.proposals.change import Change, unchanged
 from reconciler.runtime.proposals.desk import Desk
@@ -59,7 +60,7 @@ def _only_job(content: bytes, file: str) -> Item:
         raise InvalidInput(errors)
     others = [item.kind for item in checked.items if item.kind != "Job"]
     if others or len(checked.items) != 1:
-        found = f"it has a {others[0]}" if others else f"it has {len(checked.items)} jobs"
+        found = f"it has a {others[0]}" if others else f"it has {counted(len(checked.items), 'job')}"
         raise InvalidInput(
             [Diagnostic("NotOneJob", "A submission is one Job", f"{found}.", Place(file), "Submit one Job a file.")]
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from reconciler.documents.layout import path_of
 from reconciler.errors import NotFound
 from reconciler.model.allocation import Allocation, JobRecord
+from reconciler.model.counting import counted
 from reconciler.model.desired import Desired
 from reconciler.model.job import Job
 from reconciler.model.lifecycle import JobState, Outcome
@@ -53,7 +54,7 @@ def tidy(desk: Desk, reader: DesiredReader, now: Instant, older: Nanoseconds = L
     if not found:
         of = f" of queue {queue}" if queue else ""
         return unchanged("tidy", "jobs", f"no file{of} is of a job that ended more than {span(older)} ago")
-    count = f"{len(found)} finished job{'s' if len(found) > 1 else ''}"
+    count = f"{counted(len(found), 'finished job')}"
     lines = [f"{one.job} {one.outcome} {when(one.ended)}" for one in found]
     more = [f"... and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
     return Change(

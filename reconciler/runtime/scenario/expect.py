@@ -12,10 +12,11 @@ from typing import Final, TypeVar
 
 from reconciler.documents.quantities import print_instant
 from reconciler.documents.scenario import Answer, Where
+from reconciler.model.counting import counted
 from reconciler.runtime.scenario.ledger import Ledger
 from reconciler.runtime.scenario.numbers import ALIASES, numbers_of
 from reconciler.runtime.scenario.plan import Plan, given_up
-from reconciler.runtime.scenario.world import Seats, World, counted, workers_of
+from reconciler.runtime.scenario.world import Seats, World, seats_by_node, workers_of
 
 _CLOSE: Final = Fraction(1, 1000)
 _T = TypeVar("_T")
@@ -49,7 +50,7 @@ def _displaced(world: World, plan: Plan) -> Iterator[str]:
         if sorted(plan.evicted) not in accepted:
             yield f"evict: expected {_either(accepted)}, got {sorted(plan.evicted)}"
     if (move := expect.moves) is not None:
-        moves = {job: counted(one.seats) for job, one in plan.moved.items()}
+        moves = {job: seats_by_node(one.seats) for job, one in plan.moved.items()}
         if moves not in (places := _choices(move.none, move.exactly, move.one_of, {})):
             yield f"moves: expected {_either(places)}, got {moves}"
     if (shrink := expect.shrink) is not None:
@@ -85,7 +86,7 @@ def _one_job(world: World, plan: Plan, job: str, answer: Answer) -> Iterator[str
         answer.holds is not None
         and (held := waiting.holds if waiting is not None else len(seats or ())) != answer.holds
     ):
-        yield f"expected to hold {answer.holds} GPUs, holds {held}"
+        yield f"expected to hold {counted(answer.holds, 'GPU')}, holds {held}"
     if answer.reason is not None and waiting is not None and waiting.reason_class not in answer.reason.class_:
         classes = " or ".join(answer.reason.class_)
         yield f"expected a reason of class {classes}, got {waiting.reason_class or 'none'} ({waiting.text})"
@@ -99,7 +100,7 @@ def _one_job(world: World, plan: Plan, job: str, answer: Answer) -> Iterator[str
 def _place(world: World, job: str, seats: Seats, where: Where) -> Iterator[str]:
     """Every statement of one entry that the place does not keep."""
     used = {tier: {world.domain(tier, node) for node in seats} for tier in ("node", "rack", "spine")}
-    gpus = counted(seats)
+    gpus = seats_by_node(seats)
     if where.nodes is not None and gpus != where.nodes:
         yield f"expected {where.nodes}, is on {gpus}"
     for tier, names in (where.exactly or {}).items():
@@ -110,7 +111,7 @@ def _place(world: World, job: str, seats: Seats, where: Where) -> Iterator[str]:
             yield f"expected within the {tier} {', '.join(names)}, uses {_listed(used[tier])}"
     for tier, count in (where.count or {}).items():
         if len(used[tier]) != count:
-            yield f"expected {count} {tier} domains, uses {_listed(used[tier])}"
+            yield f"expected {counted(count, f'{tier} domain')}, uses {_listed(used[tier])}"
     if where.one is not None and len(used[where.one]) != 1:
         yield f"expected one {where.one}, uses {_listed(used[where.one])}"
     if where.avoids is not None and (met := used["node"] & set(where.avoids)):
@@ -122,7 +123,7 @@ def _ranks(world: World, workers: list[Seats], where: Where) -> Iterator[str]:
     """Statements about which worker is where."""
     homes = [worker[0] for worker in workers]
     for tier, wanted in (where.per or {}).items():
-        counts = counted(world.domain(tier, home) for home in homes)
+        counts = seats_by_node(world.domain(tier, home) for home in homes)
         if counts != wanted:
             yield f"expected workers by {tier} {wanted}, has {counts}"
     if where.groups is not None:

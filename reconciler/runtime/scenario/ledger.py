@@ -13,7 +13,7 @@ from functools import cached_property
 from reconciler.documents.scenario import JobRow, Running
 from reconciler.model.units import DAY
 from reconciler.runtime.scenario.plan import Plan
-from reconciler.runtime.scenario.world import Seats, World, counted
+from reconciler.runtime.scenario.world import Seats, World, seats_by_node
 
 UNLIMITED = 7 * DAY
 """The length taken for a job without time limit where a maintenance window has to be judged."""
@@ -53,11 +53,11 @@ class Ledger:
     def gained(self, job: str, seats: Seats) -> dict[str, int]:
         """GPUs by node that a place has beyond what the job holds already."""
         own = self.own(job)
-        return {node: max(0, gpus - own.get(node, 0)) for node, gpus in counted(seats).items()}
+        return {node: max(0, gpus - own.get(node, 0)) for node, gpus in seats_by_node(seats).items()}
 
     def given_up(self, job: str) -> dict[str, int]:
         """GPUs by node that a displaced job leaves."""
-        kept = counted(self.plan.seats(job) or ())
+        kept = seats_by_node(self.plan.seats(job) or ())
         return {node: max(0, gpus - kept.get(node, 0)) for node, gpus in self.own(job).items()}
 
     def free_for(self, job: str, staying: Container[str] = ()) -> dict[str, int]:

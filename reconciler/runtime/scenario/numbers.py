@@ -12,7 +12,7 @@ from typing import Final
 from reconciler.model.units import HOUR
 from reconciler.runtime.scenario.ledger import Ledger, add
 from reconciler.runtime.scenario.quotas import Quotas
-from reconciler.runtime.scenario.world import World, counted
+from reconciler.runtime.scenario.world import World, seats_by_node
 
 Numbers = Mapping[str, Fraction | dict[str, Fraction]]
 
@@ -23,7 +23,7 @@ def numbers_of(ledger: Ledger) -> Numbers:
     """Every number there is, by name."""
     accounts, after = Quotas(ledger), dict[str, int]()
     for seats in ledger.afterwards().values():
-        add(after, counted(seats))
+        add(after, seats_by_node(seats))
     before: dict[str, int] = {}
     for row in ledger.world.scenario.running:
         add(before, row.placement)

@@ -15,7 +15,7 @@ from reconciler.model.lifecycle import Cause, JobState
 from reconciler.model.reasons import ReasonCode
 from reconciler.model.units import JobKey
 from reconciler.runtime.scenario.past import key_of
-from reconciler.runtime.scenario.world import Seats, World, counted, workers_of
+from reconciler.runtime.scenario.world import Seats, World, seats_by_node, workers_of
 
 CLASSES: Final[Mapping[str, str]] = {
     "NeverFits": "never_fits", "NeverFitsQuota": "quota",
@@ -157,7 +157,7 @@ class _Reader:
         """A start; a repair, when it was broken and every worker that was left is where it was."""
         if not self._world.is_broken(name):
             return "start"
-        had, has = counted(_seats(past.placement)), counted(_seats(record.placement))
+        had, has = seats_by_node(_seats(past.placement)), seats_by_node(_seats(record.placement))
         return "repair" if had and all(has.get(node, 0) >= gpus for node, gpus in had.items()) else "restart"
 
     def _harm_of(self, record: JobRecord) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from reconciler.documents.scenario import JobRow, QueueRow
+from reconciler.model.counting import counted
 from reconciler.runtime.scenario.ledger import Ledger
 
 
@@ -52,9 +53,9 @@ class Quotas:
                 continue
             over = self.after[name] - row.guaranteed
             if row.borrow_limit is not None and over > row.borrow_limit:
-                yield f"{name} borrows {over} GPUs of at most {row.borrow_limit}"
+                yield f"{name} borrows {counted(over, 'GPU')} of at most {row.borrow_limit}"
             elif over > 0 and self._pool(self.after) < 0:
-                yield f"{name} borrows {over} GPUs, more than the other queues lend"
+                yield f"{name} borrows {counted(over, 'GPU')}, more than the other queues lend"
 
     def room(self, queue: str, use: Mapping[str, int] | None = None) -> int:
         """GPUs that a queue may add without taking anything back."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
+from reconciler.model.counting import counted
 from reconciler.runtime.scenario.ledger import Ledger
 from reconciler.runtime.scenario.numbers import Numbers, numbers_of
 from reconciler.runtime.scenario.plan import Plan, given_up
 from reconciler.runtime.scenario.run import Result, Verdict
-from reconciler.runtime.scenario.world import World, counted, workers_of
+from reconciler.runtime.scenario.world import World, seats_by_node, workers_of
 
 FORMAT_VERSION = "1.0"
 
@@ -29,7 +30,7 @@ def closing_line(results: Iterable[Result]) -> str:
     words = {Verdict.PASSED: "passed", Verdict.FAILED: "failed", Verdict.ERROR: "in error"}
     parts = [f"{count} {words[verdict]}" for verdict, count in counts.items() if count or verdict is Verdict.PASSED]
     told, asked = (sum(row.words[i] for row in rows) for i in (0, 1))
-    return f"{len(rows)} scenarios: {', '.join(parts)}" + (
+    return f"{counted(len(rows), 'scenario')}: {', '.join(parts)}" + (
         f"; explanations have {told} of {asked} words asked for" if asked else ""
     )
 
@@ -52,13 +53,13 @@ def plan_tree(world: World, plan: Plan) -> dict[str, object]:
         "start": {
             job: {
                 "outcome": started.outcome,
-                "placement": counted(started.seats),
+                "placement": seats_by_node(started.seats),
                 "ranks": [worker[0] for worker in workers_of(world.jobs[job], started.seats)],
             }
             for job, started in plan.started.items()
         },
         "evict": sorted(plan.evicted),
-        "moves": {job: counted(moved.seats) for job, moved in plan.moved.items()},
+        "moves": {job: seats_by_node(moved.seats) for job, moved in plan.moved.items()},
         "shrink": given_up(world, plan),
         "wait": {
             job: {"class": waiting.reason_class, "text": waiting.text} for job, waiting in plan.waiting.items()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from reconciler.documents.scenario import JobRow
+from reconciler.model.counting import counted
 from reconciler.runtime.scenario.fits import fits, fits_fewer
 from reconciler.runtime.scenario.harm import free_first, victims
 from reconciler.runtime.scenario.ledger import Ledger, add
@@ -18,10 +19,10 @@ from reconciler.runtime.scenario.world import (
     TIERS,
     Seats,
     World,
-    counted,
     gpus_of,
     resized,
     roles_of,
+    seats_by_node,
     smallest,
     workers_of,
 )
@@ -41,10 +42,10 @@ def _all_or_nothing(ledger: Ledger) -> Iterator[str]:
     for job, row, seats in ledger.placed():
         least, most = gpus_of(smallest(row)), gpus_of(roles_of(row))
         if not least <= len(seats) <= most or gpus_of(resized(row, len(seats))) != len(seats):
-            yield f"{job} gets {len(seats)} GPUs; its workers need {least if least == most else f'{least} to {most}'}"
+            yield f"{job} gets {counted(len(seats), 'GPU')}; its workers need {least if least == most else f'{least} to {most}'}"
     for job, waiting in ledger.plan.waiting.items():
         if waiting.holds and job in ledger.world.pending:
-            yield f"{job} waits and holds {waiting.holds} GPUs"
+            yield f"{job} waits and holds {counted(waiting.holds, 'GPU')}"
 
 
 def _hard_rules(ledger: Ledger) -> Iterator[str]:
@@ -92,7 +93,7 @@ def _preferences(ledger: Ledger) -> Iterator[str]:
         if narrower is not None:
             yield f"{job} fits one {narrower} and is spread over a {reached}"
         elif used > 1 and fits_fewer(world, roles, row.rule, free, inside=reached, domains=used):
-            yield f"{job} uses {used} domains of {preferred} where fewer suffice"
+            yield f"{job} uses {counted(used, 'domain')} of {preferred} where fewer suffice"
 
 
 def _spread(world: World, tier: str, nodes: Iterable[str]) -> int:
@@ -108,7 +109,7 @@ def _stays(ledger: Ledger) -> Iterator[str]:
     for job, row in world.running.items():
         if world.is_broken(job) or ledger.leaves(job):
             continue
-        if job in plan.kept and counted(plan.kept[job]) != row.placement:
+        if job in plan.kept and seats_by_node(plan.kept[job]) != row.placement:
             yield f"{job} keeps running, and not on the same GPUs"
         elif plan.outcome(job) not in {"keep", "evict", "move", "shrink"}:
             yield f"{job} ran and no longer does"
@@ -130,10 +131,10 @@ def _promised(ledger: Ledger) -> Iterator[str]:
     """Capacity that was promised is nobody else's."""
     after: dict[str, int] = {}
     for seats in ledger.afterwards().values():
-        add(after, counted(seats))
+        add(after, seats_by_node(seats))
     for node, gpus in ledger.open_promises().items():
         if gpus and after.get(node, 0) + gpus > ledger.world.nodes[node].row.gpus:
-            yield f"{gpus} GPUs of {node} are promised, and others are given them"
+            yield f"{counted(gpus, 'GPU')} of {node}: promised to one, and given to others"
 
 
 def _held(ledger: Ledger) -> Iterator[str]:
@@ -148,7 +149,7 @@ def _held(ledger: Ledger) -> Iterator[str]:
             row = world.pending.get(job)
             if row is None or row.time_limit is not None or _line(row) < _line(first):
                 continue
-            taken = counted(started.seats)
+            taken = seats_by_node(started.seats)
             rest = {
                 node: world.nodes[node].row.gpus - taken.get(node, 0)
                 for node in world.nodes
@@ -187,11 +188,11 @@ def _overfull(ledger: Ledger) -> Iterator[str]:
         if any(len(set(worker)) > 1 for worker in workers_of(row, seats)):
             yield f"a worker of {job} is on more than one node"
     for seats in ledger.afterwards().values():
-        add(after, counted(seats))
+        add(after, seats_by_node(seats))
     for node, spot in ledger.world.nodes.items():
         most = max(now.get(node, 0), after.get(node, 0))
         if most > spot.row.gpus:
-            yield f"{node} has {spot.row.gpus} GPUs and gives {most}"
+            yield f"{node} has {counted(spot.row.gpus, 'GPU')} and gives {most}"
 
 
 _RULES: Final[tuple[tuple[int, Callable[[Ledger], Iterator[str]]], ...]] = (

@@ -144,7 +144,7 @@ def gpus_of(roles: Iterable[Role]) -> int:
     return sum(role.workers * role.gpus_each for role in roles)
 
 
-def counted(seats: Iterable[str]) -> dict[str, int]:
+def seats_by_node(seats: Iterable[str]) -> dict[str, int]:
     """GPUs by node, in the order of ranks."""
     found: dict[str, int] = {}
     for node in seats:

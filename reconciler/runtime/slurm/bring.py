@@ -19,6 +19,7 @@ from reconciler.errors import Diagnostic, Place, Severity, UsageError
 from reconciler.imports.slurm.hardware import ONLY_RACK, Machine, gpu_memory_is_known, node_sets_of, profiles_of
 from reconciler.imports.slurm.rules import Rules, rules_of
 from reconciler.imports.topology import ImportedFabric, fabric_of
+from reconciler.model.counting import counted
 from reconciler.runtime.slurm.sources import Captured
 
 USAGE_FILE: Final = "slurm-usage.json"
@@ -192,12 +193,12 @@ def _hardware_notes(machines: Sequence[Machine], racks: Mapping[str, tuple[str, 
     free = sum(not machine.addressable for machine in machines)
     if free:
         told = (
-            f"{free} of {len(machines)} nodes: Slurm picks the index there. Whole nodes need no pins; for parts of a node "
+            f"{free} of {counted(len(machines), 'node')}: Slurm picks the index there. Whole nodes need no pins; for parts of a node "
             "give each slot a type in gres.conf."
         )
         notes.append(_note("nodes", "GpusNotPinned", "GPUs cannot be asked for by index", told))
     if ONLY_RACK in racks and len(racks) > 1:
-        told = f"{len(racks[ONLY_RACK])} nodes are below no switch: they stand in rack {ONLY_RACK}."
+        told = f"{counted(len(racks[ONLY_RACK]), 'node is', 'nodes are')} below no switch and in rack {ONLY_RACK}."
         notes.append(_note("topology", "NodeUnplaced", "Nodes have no place", told))
     return notes
 

@@ -19,6 +19,7 @@ from reconciler.engines.slurm.seen import SlurmJob
 from reconciler.errors import InvalidInput
 from reconciler.imports.slurm.tables import name_of
 from reconciler.model.allocation import Allocation, JobRecord, Metrics, Placement, RankPlace, empty_allocation
+from reconciler.model.counting import counted
 from reconciler.model.decision import Action, Decision
 from reconciler.model.desired import Desired
 from reconciler.model.inventory import Node
@@ -99,7 +100,7 @@ def shadow(said: Captured, wishes: Wishes, now: Instant) -> Shadow:
         waiting=tuple(_waiter(case, found.allocation, now) for case in waiting),
         stopped=_stopped(found, {case.job.key: case for case in cases}),
         tidying=tuple(
-            f"{len(plan.moves)} moves free {fold(plan.nodes)}: Phi {plan.phi_before_ppm / 1e6:.2f} to "
+            f"{counted(len(plan.moves), 'move frees', 'moves free')} {fold(plan.nodes)}: Phi {plan.phi_before_ppm / 1e6:.2f} to "
             f"{plan.phi_after_ppm / 1e6:.2f}"
             for plan in found.tidying
         ),
@@ -177,10 +178,12 @@ def _cases(said: Captured, desired: Desired) -> tuple[list[_Case], list[str]]:
             continue
         made = _job(job, gpus, held, desired)
         if made is None:
-            strange.append(f"job {job.id} ({job.name}): {gpus} GPUs do not divide over {job.node_count} nodes")
+            strange.append(
+                f"job {job.id} ({job.name}): {counted(gpus, 'GPU does', 'GPUs do')} not divide over {counted(job.node_count, 'node')}"
+            )
             continue
         cases.append(_Case(slurm=job, job=made, held=held))
-    left_out = [f"{without} jobs without GPUs: those that run are counted as being in the way"] if without else []
+    left_out = [f"{counted(without, 'job')} without GPUs: what runs is counted as being in the way"] if without else []
     return cases, left_out + strange
 
 
@@ -320,7 +323,7 @@ def _stopped(found: Decision, cases: Mapping[JobKey, _Case]) -> tuple[str, ...]:
         case = cases.get(change.job)
         if case is not None and change.action in (Action.PREEMPT, Action.MOVE, Action.RESIZE):
             job = case.slurm
-            told.append(f"job {job.id} ({job.name}) of {job.user}, {case.job.gpus} GPUs: {change.action}")
+            told.append(f"job {job.id} ({job.name}) of {job.user}, {counted(case.job.gpus, 'GPU')}: {change.action}")
     return tuple(told)
 
 
