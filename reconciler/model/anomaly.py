@@ -120,7 +120,7 @@ MEANINGS: Final[Mapping[AnomalyCode, Meaning]] = {
         mend="ssh {on} ibv_devinfo    # and look for NCCL_IB_DISABLE, NCCL_IB_HCA in the job",
     ),
     AnomalyCode.FRAGMENTED: Meaning(
-        cause="idle GPUs lie in broken domains, where gangs that need whole ones cannot go",
+        cause="idle GPUs lie in broken domains: a gang that needs a whole one has to wait for it",
         mend="gangops plan    # shows the moves that make a domain free",
     ),
 }

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from reconciler.documents.loader import Tree
 from reconciler.model.anomaly import Anomaly
+from reconciler.model.counting import counted
 from reconciler.render.table import below
 
 _WIDTH = 80
@@ -21,7 +22,7 @@ def anomalies_page(anomalies: Sequence[Anomaly], looked: Sequence[str], width: i
         # Never broken: it is there to be copied.
         lines += [f"    {'mend':<6}{one.mend}", ""]
     grave = sum(one.grave for one in anomalies)
-    told = f"{len(anomalies)} anomalies, {grave} grave" if anomalies else "no anomalies"
+    told = f"{counted(len(anomalies), 'anomaly', 'anomalies')}, {grave} grave" if anomalies else "no anomalies"
     return "\n".join([*lines, f"{told}; looked at {', '.join(looked)}"])
 
 

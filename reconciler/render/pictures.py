@@ -182,13 +182,20 @@ class _Axis:
             yield mark(
                 '<line class="grid{}" x1="{}" x2="{}" y1="16" y2="{}"/>', " day" if midnight else "", x, x, bottom
             )
-            if 18 < x < self.width - 18:
-                label = day if midnight else f"{day} {hour}" if first and x > 34 else hour
-                first = False
+            label = day if midnight else f"{day} {hour}" if first else hour
+            if first and not midnight and x < _half(label):
+                label = hour  # the day is said where it has room
+            if _half(label) < x < self.width + _EDGE - _half(label):
+                first = first and day not in label
                 yield mark(
                     '<text class="tick{}" x="{}" y="{}">{}</text>', " day" if midnight else "", x, labels_at, label
                 )
             at += step
+
+
+def _half(label: str) -> float:
+    """Half of the room a label takes."""
+    return len(label) * GLYPH / 2
 
 
 def _day_of(at: int) -> str:

@@ -191,10 +191,10 @@ ROWS: dict[str, tuple[Change, AnomalyCode, str, str, bool]] = {
         hop(NODE, OTHER, "NET/Socket/0"), CODE.RING_OVER_SOCKETS, "gpu-001", "GPU 1 to gpu-002 via NET/Socket/0", True),
     "idle GPUs in pieces and a job that needs a domain": (
         both(with_metrics(16, 8), BROKEN_UP), CODE.FRAGMENTED, "cluster",
-        "Phi 50 % is over 20 %: 8 of 16 idle GPUs are stranded; it keeps waiting nlp/wide (8 GPUs, NoDomainFits)", True),
+        "Phi 50 % is over 20 %: 8 of 16 idle GPUs stranded; waiting for a whole domain: nlp/wide (8 GPUs, NoDomainFits)", True),
     "idle GPUs in pieces and nobody waits for them": (
         with_metrics(16, 8), CODE.FRAGMENTED, "cluster",
-        "Phi 50 % is over 20 %: 8 of 16 idle GPUs are stranded; no job waits for it", False),
+        "Phi 50 % is over 20 %: 8 of 16 idle GPUs stranded; no job waits for a whole domain now", False),
 }  # fmt: skip
 
 
@@ -247,7 +247,7 @@ def test_a_page_names_evidence_cause_and_a_command_to_copy() -> None:
         "    why   a process that nobody placed uses it; such a GPU is given to nobody",
         "    mend  ssh gpu-002 nvidia-smi --query-compute-apps=pid,name --format=csv",
         "",
-        "1 anomalies, 1 grave; looked at generation 7",
+        "1 anomaly, 1 grave; looked at generation 7",
     ]
     assert anomalies_page((), ["generation 7"], None) == "no anomalies; looked at generation 7"
     (row,) = anomalies_tree(anomalies_of(foreign(WELL)))

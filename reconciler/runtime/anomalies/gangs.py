@@ -115,7 +115,7 @@ def _rings(at: Situation) -> Iterator[Anomaly]:
 
 
 def _fragmented(at: Situation) -> Iterator[Anomaly]:
-    """Phi over the threshold while jobs wait that the idle GPUs would hold, were they in one piece."""
+    """Phi over the threshold; grave where jobs wait that the idle GPUs would hold, were they in one piece."""
     metrics, threshold = at.allocation.metrics, at.desired.scheduling.defragment_threshold_ppm
     if metrics.phi_ppm <= threshold:
         return
@@ -126,8 +126,9 @@ def _fragmented(at: Situation) -> Iterator[Anomaly]:
         if waits and wanted is not None and wanted.gpus <= metrics.idle:
             blocked.append(f"{record.job} ({counted(wanted.gpus, 'GPU')}, {record.reason.code})")
     told = (
-        f"Phi {metrics.phi_ppm // 10_000} % is over {threshold // 10_000} %: {metrics.stranded} of {metrics.idle} idle "
-        f"GPUs are stranded; " + (f"it keeps waiting {_first(blocked)}" if blocked else "no job waits for it")
+        f"Phi {metrics.phi_ppm // 10_000} % is over {threshold // 10_000} %: {metrics.stranded} of "
+        f"{counted(metrics.idle, 'idle GPU')} stranded; "
+        + (f"waiting for a whole domain: {_first(blocked)}" if blocked else "no job waits for a whole domain now")
     )
     yield Anomaly(code=AnomalyCode.FRAGMENTED, on="cluster", evidence=told, grave=bool(blocked))
 

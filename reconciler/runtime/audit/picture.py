@@ -116,8 +116,7 @@ def _bars(index: Index, since: Instant, until: Instant) -> Iterator[Bar]:
     """Sorted by node, then time; a job's equal neighbours in time are one bar."""
     merged: dict[tuple[int, str, int], list[tuple[str, int, Instant, Instant]]] = defaultdict(list)
     for event, begin, end in _spans(index, since, until):
-        state = _WORDS.get(index.text("state", event), "stopping")
-        for node, mask in masks(index.text("place", event)).items():
+        for node, mask, state in _taken(index, event):
             row = merged[index.events["job"][event], node, mask]
             if (
                 row
@@ -132,6 +131,16 @@ def _bars(index: Index, since: Instant, until: Instant) -> Iterator[Bar]:
         bar for (_, node, mask), rows in merged.items() for state, event, begin, end in rows for bar in _of_mask(index, event, node, mask, state, begin, end)
     ]  # fmt: skip
     yield from sorted(found, key=lambda bar: (bar.node, bar.since, bar.first, bar.job))
+
+
+def _taken(index: Index, event: int) -> Iterator[tuple[str, int, str]]:
+    """(node, GPU mask, state) of all that nobody else can have; spares are a state of their own."""
+    state = _WORDS.get(index.text("state", event), "stopping")
+    for node, mask in masks(index.text("place", event)).items():
+        yield node, mask, state
+    if "spares" in index.events:
+        for node, mask in masks(index.text("spares", event)).items():
+            yield node, mask, "spare"
 
 
 def _of_mask(index: Index, event: int, node: str, mask: int, state: str, begin: Instant, end: Instant) -> Iterator[Bar]:
@@ -161,7 +170,7 @@ def _shares(index: Index, desired: Desired, since: Instant, until: Instant) -> I
     held: dict[tuple[str, int], dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for event, begin, end in _spans(index, since, until):
         gpus: dict[str, int] = defaultdict(int)
-        for name, mask in masks(index.text("place", event)).items():
+        for name, mask, _ in _taken(index, event):
             gpus[racks.get(NodeName(name), "")] += mask.bit_count()
         for number in range((begin - since) // wide, min((end - since - 1) // wide, slices - 1) + 1):
             inside = min(end, since + (number + 1) * wide) - max(begin, since + number * wide)
