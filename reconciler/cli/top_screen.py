@@ -16,6 +16,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Static, TabbedContent, TabPane
 
 from reconciler.errors import GangOpsError
+from reconciler.render.names import shortened
 from reconciler.render.view import Rows
 from reconciler.runtime.looking import Seen
 
@@ -54,7 +55,10 @@ class Top(App[None]):
 
     TITLE = "gangops"
     ENABLE_COMMAND_PALETTE = False
-    CSS = "#headline {padding: 0 1; height: auto} #told {padding: 0 1; height: 1; color: $warning} DataTable {height: 1fr}"
+    CSS = (
+        "Screen {overflow: hidden} #headline {padding: 0 1; height: auto} #told {padding: 0 1; height: 1; color: $warning}"
+        " TabbedContent {height: 1fr} TabPane {padding: 0} DataTable {height: 1fr}"
+    )
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(number), f"table('{name}')", name.title()) for number, name in enumerate(TABLES, 1)),
         Binding("r", "look", "Look again"),
@@ -112,16 +116,33 @@ class Top(App[None]):
             _fill(self.query_one(f"#{name}", DataTable), rows)
 
 
+_RIGHT = {"jobs": "GPUS SINCE", "queues": "GUARANTEED HELD PROMISED WAITING CEILING"}
+_LEAST_NAME = 20
+_STYLES = {
+    "Running": "green", "Ready": "green", "Lost": "bold red", "Unhealthy": "bold red", "NeverSeen": "bold red", "Failed": "red",
+    "Repairing": "yellow", "Stopping": "yellow", "Cordoned": "yellow", "Refusing": "yellow",
+}  # fmt: skip
+"""Colours of words that say the same without them."""
+
+
+def _cell(word: str, text: str, right: bool) -> Text:
+    style = _STYLES.get(text, "") if word in {"STATE", "CONDITION"} else ""
+    return Text(text, style=style, justify="right" if right else "left")
+
+
 def _fill(shown: DataTable[Text], rows: Rows) -> None:
     """Other rows, the cursor on the row it was on."""
     header, cells = rows
     at = shown.cursor_row
-    key = str(shown.get_cell_at(Coordinate(at, 0))).strip() if shown.row_count else ""
+    key = str(shown.coordinate_to_cell_key(Coordinate(at, 0)).row_key.value) if shown.row_count else ""
+    right = {name for name in _RIGHT.get(str(shown.id), "").split() if name in header}
     if not shown.columns:
-        shown.add_columns(*header)
+        shown.add_columns(*(Text(name, justify="right" if name in right else "left") for name in header))
     shown.clear()
     for row in cells:
-        shown.add_row(*map(Text, row), key=row[0].strip())
+        name = shortened(row[0], max(_LEAST_NAME, shown.app.size.width // 2 - 2))
+        told = [_cell(word, text, word in right) for word, text in zip(header, (name, *row[1:]), strict=True)]
+        shown.add_row(*told, key=row[0].strip())
     names = [row[0].strip() for row in cells]
     if cells:
         shown.move_cursor(row=names.index(key) if key in names else min(at, len(cells) - 1))

@@ -14,9 +14,10 @@ from typing import Final
 from markupsafe import Markup
 
 from reconciler.model.counting import counted
+from reconciler.render.names import shortened
 from reconciler.render.page_values import NodeShown, Page
 from reconciler.render.palette import Palette
-from reconciler.render.svg import GLYPH, Drawing, mark, rectangle, room_for, shortened
+from reconciler.render.svg import GLYPH, Drawing, mark, rectangle, room_for
 
 _CELLS: Final = ((24, 17), (96, 13), (320, 9), (1200, 6))
 _SMALLEST: Final = 4

@@ -21,6 +21,14 @@ def one_line(text: str) -> str:
     return flat if len(flat) <= _LONGEST_LINE else f"{flat[: _LONGEST_LINE - 1]}…"
 
 
+def shortened(text: str, most: int) -> str:
+    """The text, or its two ends with `…` between them: names of machines differ at their ends."""
+    if len(text) <= most:
+        return text
+    tail = max(1, (most - 1) * 3 // 5)
+    return f"{text[: max(0, most - 1 - tail)]}…{text[-tail:]}"
+
+
 def when(instant: Instant) -> str:
     """`2026-11-30 03:12:05Z`, to the second."""
     text = print_instant(Instant(instant // 1_000_000_000 * 1_000_000_000))

@@ -11,10 +11,10 @@ from typing import Final
 from markupsafe import Markup
 
 from reconciler.model.units import SECOND, Instant
-from reconciler.render.names import share, when
+from reconciler.render.names import share, shortened, when
 from reconciler.render.page_values import Bar, Page
 from reconciler.render.palette import Palette
-from reconciler.render.svg import GLYPH, Drawing, mark, n, rectangle, room_for, shortened
+from reconciler.render.svg import GLYPH, Drawing, mark, n, rectangle, room_for
 
 WIDTH: Final = 1116
 MOST_ROWS: Final = 96

@@ -40,14 +40,6 @@ def rectangle(x: float, y: float, width: float, height: float) -> str:
     return f"M{n(x)} {n(y)}h{n(width)}v{n(height)}h{n(-width)}z"
 
 
-def shortened(text: str, most: int) -> str:
-    """The text, or its two ends with `…` between them: names of machines differ at their ends."""
-    if len(text) <= most:
-        return text
-    tail = max(1, (most - 1) * 3 // 5)
-    return f"{text[: max(0, most - 1 - tail)]}…{text[-tail:]}"
-
-
 def room_for(names: list[str], least: int, most: int) -> int:
     """Pixels for a column of these names."""
     return min(most, max(least, int(max(map(len, names), default=0) * GLYPH) + 12))

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from reconciler.documents.quantities import print_instant
 from reconciler.model.units import SECOND, Instant
-from reconciler.render.names import share
+from reconciler.render.names import share, shortened
 from reconciler.render.table import table
 
 COLUMNS = ("starting", "running", "stalled", "stopping", "reserved", "lostToPreemption", "lostToFailures")
@@ -71,6 +71,9 @@ _HEAD = (
 _SHORT = {"LOST/PREEMPT": "PREEMPT", "LOST/FAIL": "FAIL", "GUARANTEED": "QUOTA"}
 
 
+_LEAST_KEY = 12
+
+
 def usage_table(
     by: str, rows: Sequence[UsageRow], totals: Sequence[UsageTotal], width: int | None, *, markdown: bool = False
 ) -> str:
@@ -112,7 +115,7 @@ def _fitted(told: str, head: list[str], rows: Sequence[UsageRow], width: int | N
         i for i in range(len(head)) if i == 0 or ((i > 1 or not one_type) and any(row[i] != "-" for row in cells))
     ]  # fmt: skip
     names = [_SHORT.get(head[i], head[i]) for i in kept]
-    right = " ".join(names[1:])
+    right = " ".join(name for name in names[1:] if name != "GPU")
     exact, rough = (
         table(names, [[_cells(row, said)[i] for i in kept] for row in rows], right=right) for said in (hours, _tenths)
     )
@@ -121,10 +124,12 @@ def _fitted(told: str, head: list[str], rows: Sequence[UsageRow], width: int | N
         lines.append("PREEMPT and FAIL are work that was thrown away")
     if max(map(cell_len, exact.splitlines())) <= width:
         return "\n".join([*lines, exact])
-    if max(map(cell_len, rough.splitlines())) <= width:
-        return "\n".join([*lines, rough])
-    short = [[_cells(row, _tenths)[i] for i in kept] for row in rows]
-    return "\n".join([*lines, table(names, short, width=width, right=right)])
+    over = max(map(cell_len, rough.splitlines())) - width
+    if over > 0:
+        room = max(_LEAST_KEY, max(len(row[0]) for row in cells) - over)
+        short = [[_cells(row, _tenths)[i] for i in kept] for row in rows]
+        rough = table(names, [[shortened(row[0], room), *row[1:]] for row in short], right=right)
+    return "\n".join([*lines, rough])
 
 
 def _tenths(nanoseconds: int) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from reconciler.errors import InvalidInput
+from reconciler.model.allocation import JobRecord
 from reconciler.model.desired import Desired
 from reconciler.model.units import Instant, JobKey
+from reconciler.render.arrays import array_head, by_array, task_table
 from reconciler.render.view import Rows, headline, job_page, job_rows, node_rows, queue_rows
 from reconciler.runtime.clone import Clone
 from reconciler.runtime.generation import Generation
@@ -47,10 +49,13 @@ class Looking:
         )
 
     def job(self, name: str) -> str:
-        """Everything about one job of the last look; "" when it is there no more."""
-        if self._last is None or JobKey(name) not in self._last[0].allocation.jobs:
+        """Everything about one job of the last look, of an array its tasks; "" when it is there no more."""
+        if self._last is None:
             return ""
         generation, desired = self._last
+        if JobKey(name) not in generation.allocation.jobs:
+            tasks = by_array(generation.allocation.jobs).get(JobKey(name), [])
+            return _array(JobKey(name), tasks, desired, self._now()) if tasks else ""
         return job_page(
             generation.allocation.jobs[JobKey(name)], desired.jobs.get(JobKey(name)), desired, self._now(), ()
         )
@@ -64,3 +69,11 @@ class Looking:
                 raise InvalidInput(read.diagnostics)
             self._last = generation, read.desired
         return self._last
+
+
+_PAGE = 66
+"""Columns of a page over an ordinary terminal."""
+
+
+def _array(array: JobKey, tasks: list[JobRecord], desired: Desired, now: Instant) -> str:
+    return f"{array_head(array, tasks, desired)}\n\n{task_table(tasks, desired, now, _PAGE)}"

@@ -16,7 +16,7 @@ from reconciler.errors import StoreError, UsageError
 from reconciler.runtime.clone import open_clone
 from reconciler.runtime.looking import Looking, Seen
 from reconciler.store.statecommit import Writer
-from tests.runtime.lab import Lab, jobs
+from tests.runtime.lab import Lab, job_file, job_text, jobs
 from tests.store.world import new_repository
 
 SEEN = Seen(
@@ -94,6 +94,24 @@ async def test_another_look_keeps_the_cursor_on_its_job() -> None:
         assert cells(app, "jobs") == []
 
 
+async def test_a_long_name_leaves_room_for_what_it_is_about() -> None:
+    name = "nlp/" + "a" * 30 + "-" + "b" * 29
+    cluster = Scripted()
+    cluster.seen = replace(SEEN, jobs=(["JOB", "STATE", "GPUS"], [["nlp/x", "Running", "8"], [name, "Lost", "1024"]]))
+    app = Top(cluster, 3600)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        (_, row) = cells(app, "jobs")
+        assert len(row[0]) <= 40
+        assert (row[0][:5], row[0][-5:], "…" in row[0]) == (name[:5], name[-5:], True)
+        assert app.query_one("#jobs", DataTable).get_row_at(1)[2].justify == "right"
+        assert app.screen.max_scroll_y == 0  # nothing but the tables scrolls
+        await pilot.press("down", "enter")
+        await pilot.pause()
+        assert words(app, "#page") == f"all of [{name}]"
+
+
 async def test_a_look_that_fails_is_said_and_the_rows_stay() -> None:
     cluster = Scripted()
     app = Top(cluster, 3600)
@@ -122,9 +140,16 @@ def test_what_is_looked_at_is_the_newest_generation(tmp_path: Path, writer: Writ
     assert [row[0].strip() for row in seen.queues[1]] == ["root", "nlp"]
     assert looking.job("nlp/sft").startswith("job           nlp/sft\nstate         Running")
     assert looking.job("nlp/none") == ""
+    array = job_text("sweep", 1, more="  array: {count: 3}\n")
+    lab.desire({job_file("sweep"): array})
+    desk.settle()
+    looking.look()
+    head, counts, _, columns, *_ = looking.job("nlp/sweep").splitlines()
+    assert (head, counts) == ("nlp/sweep   3 tasks of 1 GPU each", "3 Running")
+    assert columns.split()[:2] == ["TASK", "STATE"]
     lab.desire(jobs("two"))
     desk.settle()
-    assert [row[0] for row in looking.look().jobs[1]] == ["nlp/sft", "nlp/two"]
+    assert [row[0] for row in looking.look().jobs[1]] == ["nlp/sft", "nlp/sweep", "nlp/two"]
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from reconciler.model.units import HOUR, Instant, JobKey
 from reconciler.render.heat import heat_map
+from reconciler.render.names import shortened
 from reconciler.render.page import html_page
 from reconciler.render.page_values import Bar, JobShown, NodeShown, Page, QueueShown, Share
 from reconciler.render.palette import LOOKS, OTHER, palette
 from reconciler.render.pictures import timeline
 from reconciler.render.spells import rack_uses, spells
-from reconciler.render.svg import shortened
 from reconciler.render.verdict import concerns
 from reconciler.runtime.audit.standing import jobs_shown, nodes_shown
 from tests.planner.test_spares import gang, record_of, settled, spares_of
