@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,14 +23,16 @@ from reconciler.engines.slurm.naming import find_tag
 from reconciler.model.allocation import Allocation, JobRecord
 from reconciler.model.inventory import SLURM
 from reconciler.model.lifecycle import JobState, Outcome
-from reconciler.model.units import JobKey, NodeName
+from reconciler.model.units import JobKey, NodeName, task_key
 from reconciler.runtime.clock import SystemClock
 from reconciler.runtime.clone import open_clone
-from reconciler.runtime.generation import read_generation
+from reconciler.runtime.generation import Generation, read_generation
+from reconciler.runtime.loop import Reconciler
 from reconciler.runtime.replay import replay
 from reconciler.runtime.service import reconciler_of
 from reconciler.runtime.settings import read_settings
 from reconciler.store.history import first_parent_log
+from reconciler.wire import decode_orders
 from tests.engines.slurm_cluster import SlurmCluster, until
 from tests.runtime.lab import check_no_gpu_twice
 
@@ -84,7 +88,10 @@ class Loop:
     slurm: SlurmCluster
     folder: Path
     moves: str = "preemptible"
+    cluster: str = field(default_factory=lambda: f"loop-{secrets.token_hex(4)}")  # Slurm remembers jobs of others
     stop: threading.Event = field(default_factory=threading.Event)
+    told: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
+    running: list[tuple[Reconciler, threading.Thread]] = field(default_factory=list)
     placed: dict[tuple[JobKey, int], Mapping[NodeName, int]] = field(default_factory=dict)
     seen: dict[tuple[JobKey, int], Mapping[NodeName, int]] = field(default_factory=dict)
 
@@ -105,22 +112,41 @@ class Loop:
         usage.write_text('{"gpuSeconds": {"nlp": {"h100": 3600}}}', encoding="utf-8")
         settings = self.folder / "reconciler.toml"
         settings.write_text(
-            f'clusterId = "slurm-loop"\n[desired]\nurl = "{remote}"\n[signing]\nkey = "key"\n', encoding="utf-8"
+            f'clusterId = "{self.cluster}"\n[desired]\nurl = "{remote}"\n[signing]\nkey = "key"\n', encoding="utf-8"
         )
         begun = run("init", "--state", "--settings", str(settings), "--usage", str(usage))
         assert begun.returncode == 0, begun.stderr
-        news, self.remote = threading.Event(), remote
-        engine = SlurmEngine("slurm-loop", SystemClock(), news=news, root_may_run=True)
-        routed = RoutedEngine({SLURM: lambda: engine}, news)
-        self.reconciler = reconciler_of(read_settings(settings), routed, lambda event, fields: None)
-        self.thread = threading.Thread(target=self.reconciler.run, args=(self.stop,), daemon=True)
-        self.thread.start()
+        self.remote = remote
+        self.reconciler = self.reconcile(settings)
         until(lambda: len(self.observed()) == len(self.slurm.names), "every node is observed")
+
+    def reconcile(self, settings: Path) -> Reconciler:
+        """A reconciler with these settings, running in a thread of its own."""
+
+        def tell(event: str, fields: Mapping[str, object]) -> None:
+            self.told.append((event, fields))
+
+        news = threading.Event()
+        engine = SlurmEngine(self.cluster, SystemClock(), news=news, root_may_run=True, tell=tell)
+        routed = RoutedEngine({SLURM: lambda: engine}, news)
+        made = reconciler_of(read_settings(settings), routed, tell)
+        thread = threading.Thread(target=made.run, args=(self.stop,), daemon=True)
+        thread.start()
+        self.running.append((made, thread))
+        return made
+
+    def another(self) -> Reconciler:
+        """A second reconciler over the same remote and the same Slurm, with a clone and a memory of its own."""
+        settings = self.folder / "another.toml"
+        text = (self.folder / "reconciler.toml").read_text(encoding="utf-8")
+        settings.write_text(f'folder = "another"\n{text}', encoding="utf-8")
+        return self.reconcile(settings)
 
     def end(self) -> None:
         self.stop.set()
-        self.reconciler.wake()
-        self.thread.join(60)
+        for reconciler, thread in self.running:
+            reconciler.wake()
+            thread.join(60)
 
     def write(self, path: str, text: str) -> None:
         (self.repo / path).parent.mkdir(parents=True, exist_ok=True)
@@ -191,7 +217,7 @@ class Loop:
             for node, mask in job.gpus.items():
                 assert not held.get(node, 0) & mask, f"{node}: {job.name} shares GPUs"
                 held[node] = held.get(node, 0) | mask
-            tag = find_tag(job.name, job.comment, "slurm-loop")
+            tag = find_tag(job.name, job.comment, self.cluster)
             if tag is not None and job.state == "RUNNING" and job.gpus:
                 by_attempt.setdefault(tag.key, {}).update(job.gpus)
         self.seen |= by_attempt
@@ -203,11 +229,16 @@ class Loop:
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         return [line for line in shown.splitlines() if line.startswith(("+state", "+reason", "+cause", "+phase"))]
 
+    def generations(self) -> list[Generation]:
+        """The whole chain, the newest first."""
+        clone = open_clone(self.remote)
+        return [read_generation(clone.git, meta.id) for meta in first_parent_log(clone.git, clone.state_tip())]
+
     def check_record(self) -> None:
         """One chain, no GPU held twice in any generation, every decision recomputed, seeded use at its beginning."""
         clone = open_clone(self.remote)
         log = list(first_parent_log(clone.git, clone.state_tip()))
-        allocations = [read_generation(clone.git, meta.id).allocation for meta in log]
+        allocations = [generation.allocation for generation in self.generations()]
         assert [a.generation for a in allocations] == list(range(len(log) - 1, -1, -1))
         for allocation in allocations:
             check_no_gpu_twice(allocation)
@@ -253,6 +284,77 @@ def test_gangs_run_where_git_says_and_a_victim_goes_on_from_its_checkpoint(loop:
         committed = loop.placed[key]
         assert masks.keys() == committed.keys()
         assert all(masks[node] == committed[node] for node in masks if node in slotted or masks[node] == 255)
+
+
+SWEEP = """\
+apiVersion: gangops/v1
+kind: Job
+metadata: {{name: sweep}}
+spec:
+  queue: nlp
+  gpus: 2
+  restart: {{onFailure: 0}}
+  resources: {{cpusPerGpu: 1, memoryPerGpu: 100MiB}}
+  checkpoint: {{dir: {folder}}}
+  array: {{matrix: {{lr: ["0.1", "0.01"], seed: [1, "it's 2"]}}, maxParallel: 2}}
+  run:
+    launch: perGpu
+    script: |
+      echo "$GANGOPS_ATTEMPT $GANGOPS_PARAM_LR $GANGOPS_PARAM_SEED" >>{folder}/$GANGOPS_TASK_INDEX.$RANK.runs
+      sleep 1; [ $GANGOPS_TASK_INDEX != 2 ] || exit 3
+"""
+
+
+def test_a_sweep_runs_two_at_once_with_its_parameters_and_one_failure_stops_no_other(loop: Loop) -> None:
+    loop.write("cluster-state/jobs/nlp/sweep.yaml", SWEEP.format(folder=loop.slurm.shared))
+    loop.commit("Submit a sweep")
+    tasks = [task_key(JobKey("nlp/sweep"), index) for index in range(4)]
+
+    def over() -> bool:
+        records = [loop.allocation().jobs.get(task) for task in tasks]
+        return all(record is not None and record.state is JobState.FINISHED for record in records)
+
+    loop.reaches(over, "every task is over")
+    outcomes = [loop.allocation().jobs[task].outcome for task in tasks]
+    assert outcomes == [Outcome.SUCCEEDED, Outcome.SUCCEEDED, Outcome.FAILED, Outcome.SUCCEEDED]
+    assert loop.allocation().jobs[tasks[2]].reason.number("exitCode") == 3
+    said = ["1 0.1 1", "1 0.1 it's 2", "1 0.01 1", "1 0.01 it's 2"]
+    for index, line in enumerate(said):  # each rank of each task once, with its own parameters
+        for rank in range(2):
+            assert (loop.slurm.shared / f"{index}.{rank}.runs").read_text(encoding="utf-8") == f"{line}\n"
+    held = [sum(r.state.holds_gpus for r in g.allocation.jobs.values()) for g in loop.generations()]
+    assert max(held) == 2
+
+
+def test_two_reconcilers_over_one_slurm_submit_each_decision_once_and_none_that_lost(loop: Loop) -> None:
+    """Both decide, and race; only what is in the chain is ever submitted, by one of them, and it runs once."""
+    other = loop.another()
+    until(lambda: other.last is not None, "the other one has begun")
+    names = [f"j{number:02d}" for number in range(12)]
+    for start in range(0, len(names), 4):
+        for name in names[start : start + 4]:
+            loop.job(name, 2, "sleep 0.5")
+        loop.commit("Four more")
+    loop.reaches(lambda: all(loop.is_in(name, JobState.FINISHED) for name in names), "all are done")
+    loop.end()
+    assert [loop.runs(name) for name in names] == [["1 0"]] * 12
+    submitted = Counter((str(f["job"]), f["attempt"]) for event, f in loop.told if event == "slurm-submitted")
+    assert submitted == {(f"nlp/{name}", 1): 1 for name in names}
+    # Every job in Slurm says which generation it was submitted for: that one ordered it to run.
+    ordered = {
+        (order.job, order.attempt, generation.summary.generation)
+        for generation in loop.generations()
+        for content in generation.node_orders.values()
+        for order in decode_orders(content).attempts
+        if order.phase == "run"
+    }
+    tags = [find_tag(job.name, job.comment, loop.cluster) for job in loop.slurm.jobs(every=True)]
+    told = [(tag.job, tag.attempt, tag.generation) for tag in tags if tag is not None]
+    assert len(told) == 12
+    assert set(told) <= ordered
+    lost = sum(event == "lost-race" for event, _ in loop.told)
+    assert lost  # they did meet
+    print(f"{len(loop.generations()) - 1} generations, {lost} pushes lost, {Reader().version}")
 
 
 class Recorder:

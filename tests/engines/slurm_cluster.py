@@ -135,7 +135,7 @@ class SlurmCluster:
         if found:
             first, conf, then = srun.read_text(encoding="utf-8").split("\n", 2)
             there = f'[ ! /usr -ef {found[1]} ] || exec /usr/bin/srun "$@"'
-            srun.write_text("\n".join([first, conf, there, then]), encoding="utf-8")
+            srun.write_text(f"{first}\n{conf}\n{there}\n{then}", encoding="utf-8")
 
     def _give_slots(self) -> None:
         """Another gres.conf: on the first nodes every GPU has a type of its own."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from reconciler.engines.slurm.fence import Fence, Turn
 from reconciler.engines.slurm.seen import SlurmJob
 from reconciler.model.desired import Desired
 from reconciler.model.observed import AttemptReport, AttemptState, NodeCondition, NodeObservation, Observed
-from reconciler.model.units import MINUTE, SECOND, NodeName
+from reconciler.model.units import MINUTE, SECOND, JobKey, NodeName
 from reconciler.runtime.demo.stage import is_zombie
 from reconciler.wire import AttemptOrder, RankOrder
 from tests.engines.builders import committed_of
@@ -62,8 +65,8 @@ class Scene:
     def node(self, name: str) -> NodeObservation:
         return self.world.engine.observe(self.desired, self.world.clock.now()).nodes[NodeName(name)]
 
-    def receipt(self, name: str, attempt: int = 1) -> AttemptReport:
-        found = self.node(name).attempt(JOB, attempt)
+    def receipt(self, name: str, attempt: int = 1, job: JobKey = JOB) -> AttemptReport:
+        found = self.node(name).attempt(job, attempt)
         assert found is not None
         return found
 
@@ -209,6 +212,28 @@ def test_nothing_runs_as_root_and_a_queue_may_have_an_account(scene: Scene) -> N
     assert scene.receipt("node001", 2).state is AttemptState.RUNNING
     until(lambda: scene.log(attempt=2) == "games\ngames\n", "its ranks run as that account")
     assert scene.slurm.jobs()[0].user == "games"
+
+
+@pytest.mark.parametrize("launch", ["perGpu", "perNode"])
+def test_a_task_of_an_array_finds_its_number_and_its_parameters(scene: Scene, launch: str) -> None:
+    say = 'echo "$GANGOPS_JOB $GANGOPS_TASK_INDEX $GANGOPS_PARAM_LR $GANGOPS_PARAM_SEED"; '
+    base = scene.world.order("nlp/sweep.7", gpus=(1, 4), script=say + FOREVER)
+    order = replace(
+        base, taskIndex=7, parameters={"lr": "0.1", "seed": "it's $4"}, run=replace(base.run, launch=launch)
+    )
+    scene.start(node001=order)
+    assert scene.receipt("node001", job=JobKey("nlp/sweep.7")).state is AttemptState.RUNNING
+    [(name, held)] = scene.held().items()
+    assert (name.rpartition("-")[0], held) == ("gangops-nlp.sweep.7-1", {"node001": 1 << 1 | 1 << 4})
+    log = scene.slurm.shared / "nlp/sweep.7/1/0.log"
+    until(lambda: log.exists() and log.stat().st_size, "it has said what it was told")
+    assert log.read_text(encoding="utf-8") == "nlp/sweep.7 7 0.1 it's $4\n"
+
+
+def test_what_is_no_task_of_an_array_is_told_no_number(scene: Scene) -> None:
+    scene.start(node001=scene.world.order(script='echo "${GANGOPS_TASK_INDEX-none}"; ' + FOREVER))
+    until(scene.log, "it has said what it was told")
+    assert scene.log() == "none\n"
 
 
 # --- other people's jobs ---------------------------------------------------------------------------------------------
@@ -497,6 +522,89 @@ def test_an_older_reconciler_only_looks_while_a_newer_one_acts(scene: Scene) -> 
     older.poll()
     assert [job.state for job in scene.slurm.jobs()] == ["RUNNING"]
     older.stop()
+
+
+# --- two reconcilers -------------------------------------------------------------------------------------------------
+
+
+def test_two_reconcilers_with_one_decision_submit_it_once(scene: Scene) -> None:
+    """The other one looks exactly while the first is between its look and Slurm's answer."""
+    other = scene.world.another()
+    other.start(scene.desired, Observed())
+    scene.order(node001=scene.world.order(script=FOREVER))
+    scene.world.sync()
+    scene.orders["node001"] = [replace(scene.orders["node001"][0], phase="run")]
+    scene.apply()
+    other.apply(committed_of(scene.generation, scene.orders))
+    commands = scene.world.engine._commands
+    accept = commands.submit
+
+    def meanwhile(options: tuple[str, ...], script: str) -> int:
+        other.poll()
+        return accept(options, script)
+
+    commands.submit = meanwhile  # type: ignore[method-assign, assignment]  # the other's turn comes in between
+    scene.world.engine.poll()
+    commands.submit = accept  # type: ignore[method-assign]
+    other.poll()
+    scene.world.sync()
+    assert scene.submissions() == 1
+    assert scene.receipt("node001").state is AttemptState.RUNNING
+    other.stop()
+
+
+def test_a_reconciler_whose_git_is_cut_starts_nothing_that_was_decided_over(scene: Scene) -> None:
+    """Nothing in Slurm tells of the newer generation: it took back what had never been submitted."""
+    scene.order(node001=replace(scene.world.order(script=FOREVER), phase="run"))
+    cut_off = scene.world.another()
+    cut_off.start(scene.desired, Observed())
+    cut_off.apply(committed_of(scene.generation, scene.orders))
+    scene.order(node001=None)
+    scene.world.engine.poll()
+    assert not scene.slurm.jobs()
+    cut_off.poll()
+    assert not scene.slurm.jobs()
+    assert scene.submissions() == 0
+    assert ("slurm-turn", "Over") in [(event, fields.get("turn")) for event, fields in scene.world.told]
+    cut_off.stop()
+
+
+def test_a_reconciler_that_dies_in_its_turn_keeps_nobody_from_theirs(scene: Scene) -> None:
+    """As a lock does: with its holder it is gone. What it had written half reads as nothing newer."""
+    fence = Fence(scene.world.cluster)
+    program = (
+        "import os, signal, sys\nfrom reconciler.engines.slurm.fence import Fence\n"
+        "with Fence(sys.argv[1]).turn(sys.argv[2], (1, 1)) as turn:\n    print(turn, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    argv = [sys.executable, "-c", program, scene.world.cluster, str(scene.slurm.shared)]
+    died = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert (died.stdout, died.returncode) == ("Ours\n", -signal.SIGKILL)
+    with fence.turn(str(scene.slurm.shared), (1, 1)) as turn:
+        assert turn is Turn.OURS
+    fence.path(str(scene.slurm.shared)).write_bytes(b"        ")
+    with fence.turn(str(scene.slurm.shared), (1, 1)) as turn:
+        assert turn is Turn.OURS
+
+
+def test_a_submission_that_comes_in_after_its_attempt_has_ended_does_nothing(scene: Scene) -> None:
+    runs = scene.slurm.shared / "runs"
+    commands = scene.world.engine._commands
+    accept, given = commands.submit, list[tuple[tuple[str, ...], str]]()
+
+    def note(options: tuple[str, ...], script: str) -> int:
+        given.append((options, script))
+        return accept(options, script)
+
+    commands.submit = note  # type: ignore[method-assign, assignment]  # what it was given can be given again
+    scene.start(node001=scene.world.order(script=f"echo $RANK >>{runs}; exit 7"))
+    scene.wait_for("node001", AttemptState.EXITED)
+    late = accept(*given[0])
+    until(lambda: any(job.id == late and job.over for job in scene.slurm.jobs(every=True)), "it came and went")
+    assert sorted(runs.read_text(encoding="utf-8").split()) == ["0", "1"]
+    scene.world.engine.poll()
+    receipt = scene.receipt("node001")
+    assert (receipt.state, receipt.exit_code) == (AttemptState.EXITED, 7)
 
 
 def test_a_call_that_hangs_is_given_up_in_time(scene: Scene) -> None:

@@ -18,6 +18,7 @@ from reconciler.engines.news import Newsworthy
 from reconciler.engines.sessions import Hearing, Sessions
 from reconciler.engines.slurm.commands import Commands
 from reconciler.engines.slurm.facts import BOOT_PREFIX, Speaker, boot_id, report_of, speaks
+from reconciler.engines.slurm.fence import Fence, Turn
 from reconciler.engines.slurm.hands import Hands, Tell
 from reconciler.engines.slurm.receipts import Lookout
 from reconciler.engines.slurm.scene import Bars, Scene, Verdicts, gangs_of, is_moving, scene_of, verdicts_of
@@ -59,6 +60,7 @@ class SlurmEngine(Newsworthy):
         self._hands = Hands(cluster, self._tell)
         self._sessions = Sessions(clock)
         self._lookout = Lookout()
+        self._fence, self._turns = Fence(cluster), Turn.OURS
         self._news = news or threading.Event()
         self._poke, self._stopped = threading.Event(), threading.Event()
         self._turn, self._applying = threading.Lock(), threading.Lock()
@@ -148,15 +150,33 @@ class SlurmEngine(Newsworthy):
             applied, desired = self._applied, self._desired
             if desired is None:
                 return
-            scene, verdicts = self._look(applied, desired)
-            # Jobs of a newer generation are there: a newer reconciler acts, and this one only looks.
-            if applied is not None and scene.newest <= applied.order:
-                now = self._clock.now()
-                if self._hands.act(self._commands, scene, verdicts, applied, desired.slurm, now):
-                    scene, verdicts = self._look(applied, desired)
+            if applied is None:
+                scene, verdicts = self._look(applied, desired)
+            else:
+                scene, verdicts = self._look_and_act(applied, desired)
             self._moving = any(is_moving(verdict, scene.gangs.get(key)) for key, verdict in verdicts.items())
             self._hear(scene, verdicts, applied, desired)
             self._acted = applied
+
+    def _look_and_act(self, applied: Applied, desired: Desired) -> tuple[Scene, Verdicts]:
+        """Looked at in our turn, and only then acted on: what another reconciler did is seen before anything is done."""
+        with self._fence.turn(desired.slurm.folder, applied.order) as turn:
+            self._tell_turn(turn, applied, desired)
+            scene, verdicts = self._look(applied, desired)
+            # Jobs of a newer generation are there: a newer reconciler acts, and this one only looks.
+            if turn in (Turn.OURS, Turn.OPEN) and scene.newest <= applied.order:
+                now = self._clock.now()
+                if self._hands.act(self._commands, scene, verdicts, applied, desired.slurm, now):
+                    scene, verdicts = self._look(applied, desired)
+        return scene, verdicts
+
+    def _tell_turn(self, turn: Turn, applied: Applied, desired: Desired) -> None:
+        """Once each time it changes; that another one is just at it means nothing."""
+        if turn is Turn.THEIRS or turn is self._turns:
+            return
+        self._turns = turn
+        file = str(self._fence.path(desired.slurm.folder))
+        self._tell("slurm-turn", {"turn": turn.value, "file": file, "generation": applied.order[1]})
 
     def _look(self, applied: Applied | None, desired: Desired) -> tuple[Scene, Verdicts]:
         gangs = gangs_of(applied)

@@ -34,6 +34,10 @@ for held in 9 8; do
     [ $? != 75 ] || {{ echo "an earlier submission of this attempt still runs"; exit 75; }}
 done
 exec 8>&-
+if [ -s "$folder/{ended}" ]; then # nobody looks at the queue and submits at once: this one came too late
+    echo "this attempt has ended already: job $SLURM_JOB_ID does nothing"
+    exit "$(sed 's/^exit=//; s/ .*//' "$folder/{ended}")"
+fi
 resume={resume}
 [ ! -e "$folder/{begun}" ] || resume=1
 rm -f "$folder/{failed}"
@@ -72,6 +76,7 @@ def script_of(orders: Mapping[NodeName, AttemptOrder], folder: str, parts: Seque
         lock_seconds=LOCK_SECONDS,
         resume=int(order.resume),
         begun=BEGUN,
+        ended=ENDED,
         failed=_FAILED,
     )
     exports = [f"export {name}={quote(value)}" for name, value in _environment(order).items()]
@@ -131,6 +136,9 @@ def _environment(order: AttemptOrder) -> dict[str, str]:
         env["GANGOPS_CHECKPOINT_DIR"] = order.checkpoint.dir
         env["GANGOPS_CHECKPOINT_MARKER"] = order.checkpoint.marker
         env["GANGOPS_CHECKPOINT_SIGNAL"] = order.checkpoint.signal
+    if order.taskIndex is not None:
+        env["GANGOPS_TASK_INDEX"] = str(order.taskIndex)
+    env |= {f"GANGOPS_PARAM_{name.upper()}": value for name, value in order.parameters.items()}
     return env | {f"GANGOPS_PORT_{number}": str(port) for number, port in enumerate(order.ports)}
 
 
