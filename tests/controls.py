@@ -160,7 +160,7 @@ CONTROLS = (
         "reconciler/agent/visits.py",
         "self._challenges.use(asked.challenge)",
         "pass",
-        "tests/agent/test_visits.py::test_a_challenge_is_good_once",
+        "tests/agent/test_visits.py::test_a_server_that_shows_a_request_twice_gets_one_visit_of_the_node",
     ),
     Control(
         "reconciler/store/publish.py",
@@ -258,6 +258,12 @@ CONTROLS = (
         "reconciler/agent/runtime.py",
         "            self.journal.records[key] = record  # not written down: not launched, tried again next time\n            return\n",
         "            self.journal.records[key] = record\n",
+        "tests/agent/test_keeper.py::test_a_launch_that_cannot_be_written_down_waits_until_it_can",
+    ),
+    Control(
+        "reconciler/agent/runtime.py",
+        "                raise RefusedOrder(err.message, code=err.code) from err\n",
+        "                self.say(err.message)\n",
         "tests/agent/test_run.py::test_a_full_disk_starts_nothing_new_and_keeps_what_runs",
     ),
     Control(

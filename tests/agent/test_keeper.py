@@ -152,6 +152,28 @@ def test_an_order_that_cannot_be_written_down_is_not_accepted(
     assert (keeper.orders, keeper.journal.accepted) == ({}, NOTHING)
 
 
+def test_a_launch_that_cannot_be_written_down_waits_until_it_can(
+    make: MakeKeeper, repo: StateRepo, order: AttemptOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = make()
+    assert prepared(keeper, repo, order).state == "Prepared"
+    append, begun = keeper.journal._append, list[Path]()
+
+    def full(line: bytes) -> None:
+        if b'"launched"' in line:
+            raise JournalFull("full")
+        append(line)
+
+    monkeypatch.setattr(keeper.launchers, "start", lambda _, spec: begun.append(spec))
+    monkeypatch.setattr(keeper.journal, "_append", full)
+    ordered(keeper, repo, 2, running(order, "run"))
+    keeper.step()
+    assert begun == [], "an agent that is killed now would know nothing of these ranks"
+    monkeypatch.setattr(keeper.journal, "_append", append)
+    keeper.step()
+    assert begun == [keeper.folder / order.job / "1" / "spec.json"]
+
+
 def test_another_incarnation_under_the_same_number_waits_for_the_first_to_end(
     make: MakeKeeper, repo: StateRepo, order: AttemptOrder
 ) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from reconciler.agent.shim import SECOND
 from reconciler.agent.zipapp import build_zipapp
 from reconciler.wire import AttemptOrder
 
-from .conftest import PATIENCE, Agents, Hub, StateRepo, running
+from .conftest import PATIENCE, Agents, Hub, StateRepo, make_key, running
 
 TRAINER = """
 import os, pathlib, signal, sys, time
@@ -293,8 +294,11 @@ def test_a_full_disk_starts_nothing_new_and_keeps_what_runs(
             while True:
                 ballast.write(b"x" * 1024)
         too_much = {"PADDING": "x" * 20_000}  # what is left of the journal's last page would take a small order
-        hub.offer(repo.orders(3, running(order, "stop", env=too_much)), 3)
-        assert hub.wait_for(lambda r: r.refusals).refusals[0].code == "LocalStorageFull"
+        other = running(order, "prepare", job="nlp/other", env=too_much)
+        hub.offer(repo.orders(3, running(order, "stop", env=too_much), other), 3)
+        report = hub.wait_for(lambda r: r.refusals)
+        assert report.refusals[0].code == "LocalStorageFull"
+        assert [(a.job, a.state) for a in report.attempts] == [(order.job, "Running")]
         assert all(proc.is_alive(int(f["pid"]), int(f["start"])) for f in agents.facts().values())
         (disk / "ballast").unlink()
         hub.offer(repo.orders(4, running(order, "stop")), 4)
@@ -355,17 +359,21 @@ def test_a_busy_port_is_refused_at_prepare(agents: Agents, hub: Hub, repo: State
     assert hub.wait_state("Refused").reason.startswith(f"PortInUse: port {port} at 127.0.0.1")
 
 
+@pytest.mark.parametrize(("forgery", "code"), [("another file", "WrongBlob"), ("another key", "BadSignature")])
 def test_a_forged_order_is_reported_and_nothing_of_it_is_done(
-    agents: Agents, hub: Hub, repo: StateRepo, order: AttemptOrder
+    agents: Agents, hub: Hub, repo: StateRepo, order: AttemptOrder, tmp_path: Path, forgery: str, code: str
 ) -> None:
     agents.start()
     hub.offer(repo.orders(1, order), 1)
     hub.wait_state("Prepared")
-    good = repo.orders(2, running(order, "run"))
-    forged = type(good)(**{**good.__dict__, "file": good.file.replace(b"/bin/sleep", b"/bin/false")})
+    forged = repo.orders(2, running(order, "run"))
+    if forgery == "another file":
+        forged = replace(forged, file=forged.file.replace(b"/bin/sleep", b"/bin/false"))
+    else:
+        forged = repo.proof(forged.file, 2, key=make_key(tmp_path, "stranger"))
     hub.offer(forged, 2)
     report = hub.wait_for(lambda r: r.refusals)
-    assert [refusal.code for refusal in report.refusals] == ["WrongBlob"]
+    assert [refusal.code for refusal in report.refusals] == [code]
     assert (report.generation, report.attempts[0].state) == (1, "Prepared")
 
 

@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from reconciler.agent.admission import Challenges, VisitRefused, new_challenge, read_request, signer_among
 from reconciler.agent.loglines import Printed
 from reconciler.errors import NotFound
+from reconciler.runtime.admitting import Doorkeeper
 from reconciler.runtime.remote_logs import Wanted, remote_lines
 from reconciler.runtime.visiting import NotAdmitted, sign
 from reconciler.wire import AttemptOrder, VisitRequest, encode
@@ -158,6 +160,21 @@ def test_a_server_that_lets_anybody_in_is_not_believed_by_the_node(
     assert caught.value.code == "NotHeld"
     assert lab.engine.visits() == {"logs": 1}, "the server had let him in"
     assert "a visit was refused" in agents.log()
+
+
+def test_a_server_that_shows_a_request_twice_gets_one_visit_of_the_node(
+    lab: HouseLab, agents: Agents, order: AttemptOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents.start()
+    lab.run(printing(order))
+    challenge = new_challenge(time.time_ns())
+    monkeypatch.setattr(Doorkeeper, "challenge", lambda *_: challenge)
+    monkeypatch.setattr(Challenges, "use", lambda *_: None)  # the server's: the agent is another process
+    assert texts(remote_lines(lab.door(), Wanted(job=JOB, rank=0))) == ["rank 0 is here"]
+    with pytest.raises(NotAdmitted) as caught:
+        list(remote_lines(lab.door(), Wanted(job=JOB, rank=0)))
+    assert caught.value.code == "OldChallenge"
+    assert lab.engine.visits() == {"logs": 2}, "the server had let both in"
 
 
 def test_logs_are_read_when_the_job_is_over_and_also_by_an_agent_started_since(

@@ -198,8 +198,8 @@ def test_many_races_end_in_one_linear_chain(
 def test_lost_answer_is_a_success_when_our_commit_is_the_tip(
     desk: Desk, remote: Repository, desired: str, first: str
 ) -> None:
-    # The server takes the push, then dies before it can say so.
-    remote.hook("post-receive", "kill -9 $PPID")
+    # The server takes the push, then dies before it can say so: at post-receive it would have said so already.
+    remote.hook("reference-transaction", '[ "$1" != committed ] || kill -9 $PPID')
     second = desk.next(first, desired, 1)
     outcome = publish(desk.mirror, second, expected=first)
     assert remote.tip() == second
