@@ -354,7 +354,19 @@ CONTROLS = (
         "reconciler/agent/rank.py",
         "        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # after",
         "        # after",
+        "tests/agent/test_run.py::test_a_shim_that_is_killed_while_no_agent_is_there_takes_its_rank_along",
+    ),
+    Control(
+        "reconciler/agent/attempts.py",
+        "    actions += [Action(Do.SWEEP, p.rank) for p in seen.launched if p.alive and p.lost]\n",
+        "",
         "tests/agent/test_run.py::test_killed_shims_take_all_of_their_ranks_along_and_it_is_seen_at_once",
+    ),
+    Control(
+        "reconciler/agent/shim.py",
+        "return [self.main, *(p for p in proc.children_of(os.getpid()) if p != self.main and p not in self.shells)]",
+        "return [self.main]",
+        "tests/agent/test_podman.py::test_a_gang_in_real_containers_runs_saves_and_is_gone",
     ),
     Control(
         "reconciler/agent/proc.py",
@@ -479,10 +491,12 @@ def missed(control: Control, copy: Path) -> tuple[bool, str]:
 
 
 def _chosen(test: str) -> list[str]:
-    """A test of the contract is in every class that is held to it; pretended nodes will do."""
-    if "/contract.py::" in test:
-        return ["tests/engines/test_contract.py", "-k", f"Fake and {test.partition('::')[2]}"]
-    return [test]
+    """What pytest is given for it. A test of the contract is in every class that is held to it: pretended nodes will do."""
+    file, _, name = test.partition("::")
+    if file.endswith("/contract.py"):
+        return ["tests/engines/test_contract.py", "-k", f"Fake and {name}"]
+    in_class = re.search(rf"^ +(?:async )?def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
+    return [file, "-k", name] if in_class else [test]
 
 
 def main(words: Sequence[str]) -> int:

@@ -36,6 +36,8 @@ from reconciler.agent.rotate import Log
 SECOND = 1_000_000_000
 RETRY = SECOND // 2
 """Between two attempts at something that may fail for a while: a kill, an unheard signal, a full disk."""
+CLEAR_AWAY = 5 * SECOND
+"""How long what wraps a container may outlive what was killed in it; agents call nothing stuck before."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _CHUNK = 65536
@@ -314,15 +316,22 @@ class Shim:
     # --- signals ------------------------------------------------------------------------------------------------
 
     def _signal_all(self, signum: int) -> None:
-        if signum == signal.SIGKILL and self.launched["cgroup"]:
+        spared = self.launched["wrappers"] if self._spares_wrappers(signum) else ()
+        if signum == signal.SIGKILL and self.launched["cgroup"] and not spared:
             cgroups.kill(self.spec["cgroups"], self.launched["cgroup"])
-        if self.main and not self.reaped:
+        as_group = self.main and not self.reaped and not (spared and signum == signal.SIGKILL)
+        if as_group:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.main, signum)
         for pid in proc.descendants_of(os.getpid()):
-            if self.reaped or _group_of(pid) != self.main:
+            if not (as_group and _group_of(pid) == self.main) and proc.name_of(pid) not in spared:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signum)
+
+    def _spares_wrappers(self, signum: int) -> bool:
+        """What wraps a container ends with it and clears away what is left of it, unless that takes too long."""
+        killed = self.facts.get("killedAt")
+        return signum != signal.SIGKILL or not isinstance(killed, int) or proc.boottime() < killed + CLEAR_AWAY
 
     def _signal_listeners(self) -> None:
         """Deliver a request to checkpoint to the topmost processes that have a handler for it.

@@ -207,6 +207,18 @@ def test_killed_shims_take_all_of_their_ranks_along_and_it_is_seen_at_once(
     assert not [pid for pid in hidden.read_text().split() if proc.start_time(int(pid))], "nothing is free before"
 
 
+def test_a_shim_that_is_killed_while_no_agent_is_there_takes_its_rank_along(
+    agents: Agents, hub: Hub, repo: StateRepo, order: AttemptOrder
+) -> None:
+    started(agents, hub, repo, order)
+    agents.started[0].kill()
+    agents.started[0].wait()
+    for facts in agents.facts().values():
+        os.kill(int(facts["shim"]), signal.SIGKILL)
+    left = [(int(facts["pid"]), int(facts["start"])) for facts in agents.facts().values()]
+    until(lambda: not any(proc.is_alive(pid, start) for pid, start in left), "the ranks are gone")
+
+
 def test_a_change_is_reported_at_once_though_a_report_is_held(
     agents: Agents, hub: Hub, repo: StateRepo, order: AttemptOrder
 ) -> None:
