@@ -26,16 +26,37 @@ SECONDS = 600
 
 @dataclass(frozen=True)
 class Control:
-    """Where a control stands, its text (which is there once), what is put in its place, and the test that must fail."""
+    """Where a control stands, its text (which is there once), what is put in its place, and the test that must fail.
+
+    `also` are files with a text and its place-taker each, where one control stands behind another.
+    """
 
     file: str
     text: str
     instead: str
     test: str
+    also: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def removals(self) -> tuple[tuple[str, str, str], ...]:
+        """Every text that goes: its file, the text, and what is put in its place."""
+        return ((self.file, self.text, self.instead), *self.also)
 
 
 CONTROLS = (
     # --- threats ---
+    Control(
+        "reconciler/store/runner.py",
+        '"GIT_CONFIG_COUNT": str(len(config)),',
+        '"GIT_CONFIG_COUNT": "0",',
+        "tests/runtime/test_preview.py::test_a_plan_over_a_hostile_head_runs_git_and_nothing_else",
+    ),
+    Control(
+        "reconciler/render/plan/markdown.py",
+        "        if len(told) < limit:\n",
+        "        if told:\n",
+        "tests/render/test_plan.py::test_no_plan_is_too_large_for_a_comment",
+    ),
     Control(
         "reconciler/store/names.py",
         'if not url or url.startswith("-") or _WORDS_THAT_HURT.search(url):',
@@ -213,11 +234,35 @@ CONTROLS = (
     ),
     Control(
         "reconciler/agent/verify.py",
-        "if [option.partition(\"=\")[2] for option in named] != ['\"git\"']:",
+        'if [option.partition("=")[2] for option in named] != [\'"git"\']:',
         "if False:",
         "tests/agent/test_verify.py::test_signers_without_exactly_the_git_namespace_are_not_trusted",
     ),
+    Control(
+        "reconciler/agent/verify.py",
+        "    check_signature(payload, signature, trust)\n",
+        "",
+        "tests/agent/test_verify.py::test_a_key_counts_only_while_it_is_valid",
+    ),
+    Control(
+        "reconciler/agent/verify.py",
+        "    check_signature(payload, signature, trust)\n",
+        "",
+        "tests/agent/test_verify.py::test_a_key_of_another_principal_does_not_count",
+    ),
     # --- faults ---
+    Control(
+        "reconciler/runtime/loop.py",
+        'if not isinstance(err, Unreachable) and err.code != "SourceMissing":',
+        "if True:",
+        "tests/runtime/test_loop.py::test_with_a_record_of_its_own_work_goes_on_while_the_forge_is_away",
+    ),
+    Control(
+        "reconciler/store/failures.py",
+        'r"No space left on device|Out of diskspace|',
+        'r"',
+        "tests/store/test_mirror.py::test_g24_full_disk_is_told_apart_and_heals",
+    ),
     Control(
         "reconciler/store/publish.py",
         "if tip is not None and is_ancestor(mirror.git, commit, tip):",
@@ -271,6 +316,14 @@ CONTROLS = (
         "now = Instant(max(self._clock.now(), current.allocation.decided_at))",
         "now = self._clock.now()",
         "tests/runtime/test_node_faults.py::test_a_clock_that_jumps_judges_no_node_and_recorded_time_never_goes_back",
+        (
+            ("reconciler/planner/decide.py", "now = Instant(max(now, previous.decided_at))", "pass"),
+            (
+                "reconciler/runtime/generation.py",
+                "return max(inputs.now, inputs.previous.allocation.decided_at)",
+                "return inputs.now",
+            ),
+        ),
     ),
     Control(
         "reconciler/agent/proc.py",
@@ -286,8 +339,16 @@ CONTROLS = (
     ),
     Control(
         "reconciler/engines/silence.py",
-        "    if silence.since_listening > rules.unreachable_after:\n",
-        "    if silence.silent > 0:\n",
+        """    if silence.heard and silence.silent <= rules.unreachable_after:
+        return NodeCondition.READY
+    reached = NodeCondition.READY
+    if silence.since_listening > rules.unreachable_after:
+""",
+        """    if silence.silent == 0:
+        return NodeCondition.READY
+    reached = NodeCondition.READY
+    if True:
+""",
         "tests/runtime/test_node_faults.py::test_an_agent_silent_for_less_than_the_limit_costs_nothing",
     ),
     Control(
@@ -394,8 +455,8 @@ CONTROLS = (
     ),
     Control(
         "reconciler/engines/silence.py",
-        "    return heard > 0 and not _suspicious(expected - heard, expected, rules)\n",
-        "    return True\n",
+        "return silent >= 2 and silent * 1_000_000 > rules.mass_loss_ppm * expected",
+        "return False",
         "tests/engines/contract.py::test_a_restart_that_hears_nobody_judges_nobody",
     ),
     Control(
@@ -466,26 +527,30 @@ def copied() -> Iterator[Path]:
         yield copy
 
 
-def removed(control: Control, source: str) -> str:
-    """The file without the control. Raises ValueError, when its text does not stand there exactly once."""
-    if source.count(control.text) != 1:
-        raise ValueError(f"{control.file} has {control.text!r} {source.count(control.text)} times")
-    return source.replace(control.text, control.instead)
+@contextmanager
+def removed(control: Control, copy: Path) -> Iterator[None]:
+    """The copy without the control. Raises ValueError, when a text does not stand there exactly once."""
+    whole = {file: (copy / file).read_text(encoding="utf-8") for file, _, _ in control.removals}
+    try:
+        for file, text, instead in control.removals:
+            source = (copy / file).read_text(encoding="utf-8")
+            if source.count(text) != 1:
+                raise ValueError(f"{file} has {text!r} {source.count(text)} times")
+            (copy / file).write_text(source.replace(text, instead), encoding="utf-8")
+        yield
+    finally:
+        for file, source in whole.items():
+            (copy / file).write_text(source, encoding="utf-8")
 
 
 def missed(control: Control, copy: Path) -> tuple[bool, str]:
     """Whether its test failed without it, and what it said."""
-    file = copy / control.file
-    whole = file.read_text(encoding="utf-8")
-    file.write_text(removed(control, whole), encoding="utf-8")
-    try:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *_chosen(control.test)]
-        environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *_chosen(control.test)]
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    with removed(control, copy):
         done = subprocess.run(
             command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
         )
-    finally:
-        file.write_text(whole, encoding="utf-8")
     said = re.findall(r"^(?:E  |SKIPPED).*", done.stdout, re.MULTILINE) or done.stdout.splitlines()[-1:]
     return done.returncode == 1, said[0].removeprefix("E").strip() if said else done.stderr[-200:]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from reconciler.agent.verify import RefusedOrder
+from tests.controls import CONTROLS, Control
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / ".github" / "SECURITY.md").read_text(encoding="utf-8")
@@ -22,6 +23,23 @@ def test_the_page_names_tests() -> None:
 def test_a_test_that_the_page_names_is_there(file: str, test: str) -> None:
     source = (ROOT / file).read_text(encoding="utf-8")
     assert not test or re.search(rf"^\s*(?:async )?def {test}\(", source, re.MULTILINE)
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.test.partition("::")[2])
+def test_what_is_removed_to_see_a_test_fail_is_there_once(control: Control) -> None:
+    for file, text, _ in control.removals:
+        assert (ROOT / file).read_text(encoding="utf-8").count(text) == 1
+    assert tuple(control.test.split("::")) in NAMED
+
+
+def test_every_row_that_names_tests_has_one_that_was_seen_failing() -> None:
+    controlled = {control.test for control in CONTROLS}
+    rows = [line for line in PAGE.splitlines() if line.startswith("| ") and "`tests/" in line]
+    assert len(rows) > 50
+    missing = [
+        row.split("|")[1].strip() for row in rows if not controlled & set(re.findall(r"`(tests/\S+::\w+)`", row))
+    ]
+    assert missing == []
 
 
 def test_every_reason_to_refuse_an_order_is_on_the_page() -> None:

@@ -236,7 +236,9 @@ def test_a_clock_that_jumps_judges_no_node_and_recorded_time_never_goes_back(lab
     desk, nodes = running(lab)
     decided = desk.summary.decided_at
     lab.clock.jump(jump * SECOND)
+    lab.desire(jobs("then"))
     desk.settle()
+    assert desk.record("then").state is JobState.RUNNING
     lab.clock.jump(-jump * SECOND)
     lab.desire(jobs("eval"))
     desk.settle()
