@@ -46,10 +46,22 @@ class Control:
 CONTROLS = (
     # --- threats ---
     Control(
+        "reconciler/render/plan/escape.py",
+        "return shown.translate(_ENTITIES).replace(_HERE, _GAP)",
+        "return shown.replace(_HERE, _GAP)",
+        "tests/render/test_plan.py::test_a_whole_plan_of_anybody_s_text_is_harmless_in_every_form",
+    ),
+    Control(
         "reconciler/store/runner.py",
         '"GIT_CONFIG_COUNT": str(len(config)),',
         '"GIT_CONFIG_COUNT": "0",',
-        "tests/runtime/test_preview.py::test_a_plan_over_a_hostile_head_runs_git_and_nothing_else",
+        "tests/store/test_gitops_faults.py::test_g28_reading_a_hostile_clone_runs_nothing_of_it",
+    ),
+    Control(
+        "reconciler/render/plan/markdown.py",
+        "        if len(told) < limit:\n",
+        "        if told:\n",
+        "tests/runtime/test_preview.py::test_g25_four_thousand_moves_fit_into_a_comment_and_say_what_is_left_out",
     ),
     Control(
         "reconciler/render/plan/markdown.py",
@@ -194,6 +206,24 @@ CONTROLS = (
         "if published is None or is_in_record(mirror.git, published, tip):",
         "if True:",
         "tests/store/test_publish.py::test_rewound_rewritten_deleted_and_absent_branches_are_refused",
+    ),
+    Control(
+        "reconciler/render/plan/edits.py",
+        'after="(value changed)")',
+        "after=after[name])",
+        "tests/runtime/test_preview.py::test_g26_the_value_of_a_variable_is_printed_nowhere",
+    ),
+    Control(
+        "reconciler/runtime/forge/comment.py",
+        'query = {"state": "open", "head": f"{event.owner}:{event.branch}"}',
+        'query = {"state": "open", "head": event.branch}',
+        "tests/runtime/forge/test_comment.py::test_g27_a_fork_is_found_by_owner_branch_and_head_and_the_artefact_has_no_say",
+    ),
+    Control(
+        "reconciler/runtime/forge/comment.py",
+        'if err.code in {"Forbidden", "NotThere"}:',
+        'if err.code == "NotThere":',
+        "tests/runtime/forge/test_comment.py::test_g27_without_the_permission_it_is_a_notice_and_no_failure",
     ),
     # --- what an agent refuses ---
     Control(
@@ -353,8 +383,8 @@ CONTROLS = (
     ),
     Control(
         "reconciler/agent/runtime.py",
-        "if record.boot != self.boot:",
-        "if True:",
+        "        self.boot = proc.boot_id()\n",
+        '        self.boot = f"{proc.boot_id()}-{os.getpid()}"  # as if each agent began anew\n',
         "tests/e2e/test_cluster.py::test_an_agent_that_is_killed_leaves_its_ranks_and_adopts_them_again",
     ),
     Control(

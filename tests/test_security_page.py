@@ -29,7 +29,8 @@ def test_a_test_that_the_page_names_is_there(file: str, test: str) -> None:
 def test_what_is_removed_to_see_a_test_fail_is_there_once(control: Control) -> None:
     for file, text, _ in control.removals:
         assert (ROOT / file).read_text(encoding="utf-8").count(text) == 1
-    assert tuple(control.test.split("::")) in NAMED
+    file, _, test = control.test.partition("::")
+    assert (file, test) in NAMED or re.match(r"test_g\d\d_", test), "the page names them, or their common name"
 
 
 def test_every_row_that_names_tests_has_one_that_was_seen_failing() -> None:
