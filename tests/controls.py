@@ -196,6 +196,18 @@ CONTROLS = (
         "tests/agent/test_visits.py::test_a_server_that_shows_a_request_twice_gets_one_visit_of_the_node",
     ),
     Control(
+        "reconciler/agent/pam.py",
+        "if place.uid == uid and place.runs()]",
+        "if place.runs()]",
+        "tests/agent/test_pam.py::test_everybody_else_is_refused",
+    ),
+    Control(
+        "reconciler/runtime/bell.py",
+        'return hmac.compare_digest(signed.encode("utf-8", "replace"), made.encode())',
+        "return bool(signed)",
+        "tests/runtime/test_bell.py::test_who_knows_the_secret_is_the_forge",
+    ),
+    Control(
         "reconciler/store/publish.py",
         "--force-with-lease={ref}:{expected or ''}",
         "--force",
@@ -455,8 +467,8 @@ CONTROLS = (
     ),
     Control(
         "reconciler/agent/shim.py",
-        "return [self.main, *(p for p in proc.children_of(os.getpid()) if p != self.main and p not in self.shells)]",
-        "return [self.main]",
+        "return signum != signal.SIGKILL or not isinstance(killed, int) or proc.boottime() < killed + CLEAR_AWAY",
+        "return False",
         "tests/agent/test_podman.py::test_a_gang_in_real_containers_runs_saves_and_is_gone",
     ),
     Control(
