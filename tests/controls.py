@@ -62,6 +62,7 @@ CONTROLS = (
         "        if len(told) < limit:\n",
         "        if told:\n",
         "tests/runtime/test_preview.py::test_g25_four_thousand_moves_fit_into_a_comment_and_say_what_is_left_out",
+        (("reconciler/render/plan/markdown.py", "_Detail(rows=200,", "_Detail(rows=9999,"),),
     ),
     Control(
         "reconciler/render/plan/markdown.py",
