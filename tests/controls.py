@@ -62,7 +62,7 @@ CONTROLS = (
         "        if len(told) < limit:\n",
         "        if told:\n",
         "tests/runtime/test_preview.py::test_g25_four_thousand_moves_fit_into_a_comment_and_say_what_is_left_out",
-        (("reconciler/render/plan/markdown.py", "_Detail(rows=200,", "_Detail(rows=9999,"),),
+        (("reconciler/render/plan/markdown.py", "_Detail(rows=200, victims=100,", "_Detail(rows=9999, victims=9999,"),),
     ),
     Control(
         "reconciler/render/plan/markdown.py",
@@ -429,12 +429,6 @@ CONTROLS = (
         "return _rank_failed(scene, failed) if failed is not None else None",
         "return None",
         "tests/e2e/test_faults.py::test_a_killed_rank_ends_the_gang_everywhere_and_it_resumes_from_its_checkpoint",
-    ),
-    Control(
-        "reconciler/agent/attempts.py",
-        "saved = seen.marker is not None and (seen.baseline is None or seen.marker > seen.baseline)",
-        "saved = True",
-        "tests/e2e/test_cluster.py::test_a_victim_checkpoints_is_seen_gone_and_resumes_where_it_was",
     ),
     Control(
         "reconciler/planner/steps.py",
