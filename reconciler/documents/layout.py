@@ -45,6 +45,11 @@ def is_document(path: str) -> bool:
     )
 
 
+def is_trust(path: str) -> bool:
+    """Whether this is a file of keys or of what revokes them: its bytes count, not what we read in it."""
+    return path.startswith(_UNREAD)
+
+
 def is_job(path: str) -> bool:
     """Whether this is the file of a job, in the right place or not."""
     return path.startswith(JOBS)

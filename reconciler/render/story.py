@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from reconciler.documents.tasklist import print_tasks
 from reconciler.model.allocation import Allocation, JobRecord, Metrics
@@ -17,6 +17,7 @@ from reconciler.model.reasons import sentence
 from reconciler.model.request import Request, Standing
 from reconciler.model.units import JobKey, document_of, index_of, task_key
 from reconciler.render.names import one_line, places
+from reconciler.render.taken import taken_subject
 
 _MOST_LINES = 40
 _MOST_SUBJECT = 100
@@ -42,18 +43,22 @@ _TOLD: dict[Action, tuple[str, str]] = {
 }
 
 
-def subject(decision: Decision, trigger: str) -> str:
-    """One line: what was decided, biggest consequence first; or that only an observation was recorded."""
+def subject(decision: Decision, trigger: str, taken: Sequence[str] = ()) -> str:
+    """One line: what was decided, biggest consequence first; else what was `taken` in; else that an observation was."""
+    if not decision.changes and taken:
+        return _cut(taken_subject(taken))
     if not decision.changes:
         return "Record what was observed" if trigger in {"", "observed"} else f"Record what was observed ({trigger})"
     jobs: dict[Action, list[str]] = {}
     for change in ordered(decision.changes):
         jobs.setdefault(change.action, []).append(change.job)
     told = "; ".join(_said(action, found) for action, found in jobs.items())
-    if len(told) > _MOST_SUBJECT:
-        told = f"{told[: _MOST_SUBJECT - 1]}…"
     begins_with_job = "/" in told.partition(" ")[0]
-    return told if begins_with_job else told[0].upper() + told[1:]
+    return _cut(told if begins_with_job else told[0].upper() + told[1:])
+
+
+def _cut(told: str) -> str:
+    return told if len(told) <= _MOST_SUBJECT else f"{told[: _MOST_SUBJECT - 1]}…"
 
 
 def _said(action: Action, jobs: list[str]) -> str:

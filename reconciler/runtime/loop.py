@@ -22,11 +22,22 @@ from reconciler.model.decision import Action
 from reconciler.model.desired import Desired
 from reconciler.model.observed import NodeObservation, Observed, Provenance
 from reconciler.model.reasons import ReasonCode
-from reconciler.model.units import DAY, SECOND, CommitId, GpuSeconds, Instant, JobKey, Nanoseconds, NodeName
+from reconciler.model.units import (
+    DAY,
+    SECOND,
+    CommitId,
+    GpuSeconds,
+    Instant,
+    JobKey,
+    Nanoseconds,
+    NodeName,
+    document_of,
+)
 from reconciler.planner.still import Decider
 from reconciler.policy.previewed import RULE as PLAN_DIFFERS
 from reconciler.ports import Clock, Committed, Engine
 from reconciler.render.story import body, request_line, subject
+from reconciler.render.taken import taken_body
 from reconciler.runtime.authorised import Authority
 from reconciler.runtime.gathering import Gathering
 from reconciler.runtime.generation import Generation, Inputs, NextGeneration, next_generation, read_generation, trailers
@@ -36,6 +47,7 @@ from reconciler.runtime.provenance import provenance_after
 from reconciler.runtime.reading import DesiredReader, ReadDesired
 from reconciler.runtime.requests import news, over, requests_after
 from reconciler.runtime.status_server import LoopMetrics
+from reconciler.runtime.taken import Taking
 from reconciler.runtime.wanted import Wanted, wanted
 from reconciler.store.mirror import Fetched, Mirror
 from reconciler.store.publish import PublishedMark, PushResult, check_continues, publish
@@ -101,6 +113,7 @@ class Reconciler:
         self._writer = writer
         self._reader = reader
         self._authority = Authority(mirror.git, reader)
+        self._taking = Taking(reader)
         self._engine = engine
         self._clock = clock
         self._cluster_id = cluster_id
@@ -183,11 +196,13 @@ class Reconciler:
             )
             with bulk():
                 following = next_generation(inputs, self._decider)
-            if not self._worth_a_commit(following, current, want.desired, now):
+            told = frozenset(document_of(change.job) for change in following.decision.changes)
+            taken = self._taking.of(want.read, current, told)
+            if not (taken or self._worth_a_commit(following, current, want.desired, now)):
                 self._settled(want, current)
                 return Round(generation=current, desired=want.read, committed=None, held=want.held)
             # 5. Commit and publish; only a push that won is acted on.
-            commit = self._commit(following, current, want.desired.commit)
+            commit = self._commit(following, current, want.desired.commit, taken)
             self._tried = commit
             if self.teller is not None:
                 self.teller.expects(following.summary.generation, commit)
@@ -207,7 +222,7 @@ class Reconciler:
             self._current = following.committed_as(commit)
             self._apply(self._current)
             self._gathered(following, want.desired)
-            self._published(following, commit)
+            self._published(following, commit, taken)
             self._clear_requests(fetched)
             self._settled(want, self._current)
             return Round(generation=self._current, desired=want.read, committed=following, held=want.held)
@@ -298,8 +313,9 @@ class Reconciler:
         return self._brought[1]
 
     def _worth_a_commit(self, following: NextGeneration, current: Generation, desired: Desired, now: Instant) -> bool:
-        """A decision that changes something, a change that is withheld from it, or a request, at once. Nodes that came,
-        went or changed, once a cycle; receipts and checkpoint times alone, once `observed.coalesce`. Starts may wait."""
+        """Of a round that takes nothing in. A decision that changes something, a change that is withheld from it, or a
+        request, at once. Nodes that came, went or changed, once a cycle; receipts and checkpoint times alone, once
+        `observed.coalesce`. Starts may wait."""
         if following.inputs.frozen.get(WITHHELD) != current.frozen.get(WITHHELD):
             return True
         if following.decision.changed and not self._may_wait(following, desired):
@@ -322,10 +338,10 @@ class Reconciler:
         self._due_at = Nanoseconds(now + wait) if wait else None
         return wait > 0
 
-    def _commit(self, following: NextGeneration, current: Generation, desired: str) -> str:
+    def _commit(self, following: NextGeneration, current: Generation, desired: str, taken: tuple[str, ...]) -> str:
         message = Message(
-            subject=subject(following.decision, following.summary.trigger),
-            body=_told(following, current),
+            subject=subject(following.decision, following.summary.trigger, taken),
+            body=_told(following, current, taken),
             trailers=trailers(following.summary),
         )
         return build_on(
@@ -393,7 +409,7 @@ class Reconciler:
                 )
         self._refusing = refusing
 
-    def _published(self, following: NextGeneration, commit: str) -> None:
+    def _published(self, following: NextGeneration, commit: str, taken: tuple[str, ...]) -> None:
         evicted = [c.job for c in following.decision.changes if c.action is Action.PREEMPT]
         before = following.inputs.previous.allocation.jobs
         lost = sum(following.allocation.jobs[job].lost_work - before[job].lost_work for job in evicted)
@@ -405,7 +421,7 @@ class Reconciler:
             {
                 "generation": following.summary.generation,
                 "commit": commit[:12],
-                "changes": subject(following.decision, ""),
+                "changes": subject(following.decision, "", taken),
             },
         )
         self._told_of(following)
@@ -533,14 +549,14 @@ class Reconciler:
             self._engine.wake()
 
 
-def _told(following: NextGeneration, current: Generation) -> str:
-    """The body of its commit: what changes, which previews it answers to, and where it is not what they showed."""
+def _told(following: NextGeneration, current: Generation, taken: tuple[str, ...]) -> str:
+    """The body of its commit: what is decided and taken in, which previews it answers to, and where it differs from them."""
     summary = following.summary
     previews = [f"Answers to preview sha256:{digest}" for digest in summary.previews[:_PREVIEWS]]
     differs = [f"{one.job} differs from its preview: {one.told}" for one in summary.differs[:_PREVIEWS]]
     whole = body(following.decision, current.allocation, following.inputs.desired.inventory)
     asked = [request_line(one) for one in news(current.observed.requests, following.inputs.observed.requests)]
-    return "\n\n".join("\n".join(part) for part in ([whole], asked, previews, differs) if part)
+    return "\n\n".join("\n".join(part) for part in ([whole], taken_body(taken), asked, previews, differs) if part)
 
 
 def _surprises(allocation: Allocation) -> Iterator[JobRecord]:
