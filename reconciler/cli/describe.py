@@ -177,7 +177,7 @@ def _describe_node(node: Node, generation: Generation, desired: Desired, output:
             content["observed"] = tree_of(told.seen)
         print_tree(output, "Node", content)
         return
-    click.echo(node_page(node, told.seen, told.outages, told.holders, told.bookings, told.windows, at))
+    click.echo(node_page(node, told.seen, told.outages, told.holders, told.bookings, told.windows, at, width()))
     click.echo("\n".join([*node_lines(node, told.seen, at), *drift_lines(drifts)]))
     click.echo("\n" + gpu_table(node, told.seen, [jobs[key] for key in sorted(told.holders)], width()))
     if told.seen is not None and told.seen.nics:

@@ -16,17 +16,20 @@ from reconciler.documents.withheld import withheld_of
 from reconciler.errors import NotFound, UsageError
 from reconciler.model.allocation import JobRecord
 from reconciler.model.desired import Desired
+from reconciler.model.inventory import Node
 from reconciler.model.lifecycle import JobState
+from reconciler.model.observed import NodeObservation
 from reconciler.model.reasons import blank
 from reconciler.model.units import JobKey, QueueName
 from reconciler.render.arrays import leading, tally
 from reconciler.render.explain import explanation_page, node_page, queue_page, reason_code
 from reconciler.render.names import one_line, when
+from reconciler.render.node import troubles
 from reconciler.render.plan.model import Tidy
 from reconciler.render.story import request_line
 from reconciler.render.table import below
 from reconciler.render.tidying import hop_line, proposed, tidying_line
-from reconciler.render.view import condition, headline, job_table, node_table, queue_table, request_table
+from reconciler.render.view import headline, job_table, node_table, queue_table, request_table
 from reconciler.runtime.explained import explained, node_explained, proposals, queue_explained
 from reconciler.runtime.generation import Generation
 from reconciler.topology.drift import drift_of
@@ -88,11 +91,10 @@ def _status_page(generation: Generation, desired: Desired, job: str | None, outp
 
 
 def _node_warnings(generation: Generation, desired: Desired) -> Iterator[str]:
+    declared = {node.name: node for node in desired.inventory.nodes}
     for name, seen in sorted(generation.observed.nodes.items()):
-        cordoned = next((n.cordoned for n in desired.inventory.nodes if n.name == name), "")
-        word, why = condition(cordoned, seen), seen.unhealthy or cordoned or seen.refused
-        if word != "Ready":
-            yield f"! node {name} is {word}{f': {why}' if why else ''}"
+        if wrong := troubles(declared.get(name), seen):
+            yield f"! node {name} is {'; '.join(one.told for one in wrong)}"
     for drift in drift_of(desired.inventory, generation.observed):
         if drift.is_grave:
             yield f"! node {drift.node}: {drift.sentence} ({drift.effect})"
@@ -118,7 +120,7 @@ def get(repo: Path, kind: str, output: str, *, fetch: bool) -> None:
     elif output in {"json", "yaml"}:
         trees = {
             "jobs": [tree_of(record) for record in allocation.jobs.values()],
-            "nodes": [tree_of(seen) for _, seen in sorted(observed.nodes.items())],
+            "nodes": [_node_tree(node, observed.nodes.get(node.name)) for node in desired.inventory.nodes],
             "queues": [tree_of(queue) for queue in desired.quotas.queues.values()],
             "requests": [tree_of(request) for request in observed.requests.values()],
         }
@@ -131,6 +133,13 @@ def get(repo: Path, kind: str, output: str, *, fetch: bool) -> None:
         click.echo(request_table(observed.requests, width()))
     else:
         click.echo(queue_table(desired, allocation.jobs, width()))
+
+
+def _node_tree(node: Node, seen: NodeObservation | None) -> dict[str, object]:
+    """What is declared of it, what keeps it from taking work, and all that was seen of it."""
+    states = [one.tree() for one in troubles(node, seen)]
+    known = tree_of(seen) if seen is not None else {}
+    return {"node": node.name, "place": list(node.path), "states": states, **known}
 
 
 @click.command()
@@ -186,7 +195,7 @@ def _explain_node(generation: Generation, desired: Desired, name: str) -> tuple[
     if node is None:
         raise NotFound(f"the inventory has no node {name}", code="UnknownNode", remedy="gangops get nodes")
     told = node_explained(desired, generation.observed, generation.allocation, node, now())
-    page = node_page(node, told.seen, told.outages, told.holders, told.bookings, told.windows, now())
+    page = node_page(node, told.seen, told.outages, told.holders, told.bookings, told.windows, now(), width())
     return page, "NodeExplanation", told.content()
 
 

@@ -23,6 +23,7 @@ from reconciler.planner.capacity import Outage
 from reconciler.planner.counterfactual import Change, Counterfactual
 from reconciler.planner.forecast import Forecast
 from reconciler.render.names import one_line, span, when
+from reconciler.render.node import condition, troubles
 from reconciler.render.table import below, continued
 
 
@@ -93,7 +94,7 @@ def _price(offer: Counterfactual) -> str:
 
 def node_page(
     node: Node, seen: NodeObservation | None, outages: Sequence[Outage], holders: Mapping[JobKey, int],
-    bookings: Sequence[tuple[JobKey, str]], windows: Sequence[Window], now: Instant,
+    bookings: Sequence[tuple[JobKey, str]], windows: Sequence[Window], now: Instant, width: int | None = None,
 ) -> str:  # fmt: skip
     """Why a node takes work or not: its state, what is missing, who is on it and who is to come.
 
@@ -102,11 +103,10 @@ def node_page(
     used = sum(mask.bit_count() for mask in holders.values())
     whole, out = len(node.shape.gpus), sum(outage.gpus for outage in outages)
     idle = max(0, whole - used - out)
-    state = seen.condition if seen is not None else "NotObserved"
-    lines = [
-        f"{node.name} in {'/'.join(node.path)}: {state}. {used} of {counted(whole, 'GPU')} held, {out} out, {idle} idle."
-    ]
-    rows = [
+    state, held = condition(node, seen), f"{used} of {counted(whole, 'GPU')} held, {out} out, {idle} idle."
+    lines = [f"{node.name} in {'/'.join(node.path)}: {state}. {held}"]
+    rows = [("State", f"{one.told}; {one.means}") for one in troubles(node, seen)]
+    rows += [
         ("Out", f"{counted(d.gpus, 'GPU')}: {d.code}{f' ({one_line(d.detail)})' if d.detail else ''}") for d in outages
     ]
     rows += [("Runs", f"{job} on {counted(mask.bit_count(), 'GPU')}") for job, mask in sorted(holders.items())]
@@ -116,7 +116,8 @@ def node_page(
         begun = "since" if window.begins <= now else "from"
         rows.append(("Window", f"{window.name} {begun} {when(window.begins)} to {when(window.ends)}{who}"))
     rows += [("Taint", f"{taint.key}={taint.value}: {taint.effect}") for taint in node.taints]
-    return "\n".join([*lines, *(f"  {what:<8}{text}" for what, text in rows)])
+    lines += (f"  {what:<8}{text}" for what, text in rows)
+    return "\n".join(row for line in lines for row in continued(line, width, 8))
 
 
 def queue_page(

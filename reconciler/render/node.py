@@ -2,17 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from reconciler.model.allocation import JobRecord
 from reconciler.model.inventory import Node
-from reconciler.model.observed import NodeObservation
+from reconciler.model.observed import NodeCondition, NodeObservation
 from reconciler.model.units import Instant
 from reconciler.render.names import one_line, span, when
 from reconciler.render.table import table
 from reconciler.topology.drift import Drift
 
 _GBPS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """One thing that keeps a node from taking work: a word, why in somebody's words ("" when nobody said), and what it
+    means for what runs there."""
+
+    word: str
+    means: str
+    why: str = ""
+
+    @property
+    def told(self) -> str:
+        """`Cordoned: fan`, the reason on one line."""
+        return f"{self.word}: {one_line(self.why)}" if self.why else self.word
+
+    def tree(self) -> dict[str, object]:
+        """For JSON and YAML."""
+        return {"state": self.word, **({"why": self.why} if self.why else {})}
+
+
+def troubles(node: Node | None, seen: NodeObservation | None) -> tuple[Trouble, ...]:
+    """All that applies, what says most first; () for a node that is Ready. `node` None: it left the inventory."""
+    return tuple(_troubles(node, seen))
+
+
+def condition(node: Node | None, seen: NodeObservation | None) -> str:
+    """The words of all that applies, `Lost, Cordoned`, or `Ready`."""
+    return ", ".join(one.word for one in _troubles(node, seen)) or "Ready"
+
+
+def _troubles(node: Node | None, seen: NodeObservation | None) -> Iterator[Trouble]:
+    if node is not None and node.dead:
+        yield Trouble(word="Dead", means="a person declared it dead: what ran there counts as gone")
+    if seen is None:
+        yield Trouble(word="NeverSeen", means="no capacity before its agent has reported")
+    elif seen.condition is NodeCondition.LOST:
+        since = f"since {when(seen.condition_since)}"
+        yield Trouble(word="Lost", why=since, means="its GPUs stay bound until its ranks are known to be gone")
+    elif seen.condition is NodeCondition.UNREACHABLE:
+        since = f"since {when(seen.condition_since)}"
+        yield Trouble(word="Unreachable", why=since, means="nothing new starts there; what runs goes on")
+    if node is not None and node.cordoned:
+        yield Trouble(word="Cordoned", why=node.cordoned, means="nothing new starts there; what runs goes on")
+    if seen is not None and seen.unhealthy:
+        yield Trouble(word="Unhealthy", why=seen.unhealthy, means="nothing new starts there until that is over")
+    if seen is not None and seen.refused:
+        yield Trouble(word="Refusing", why=seen.refused, means="it goes on with the last orders it accepted")
 
 
 def node_lines(node: Node, seen: NodeObservation | None, now: Instant) -> list[str]:

@@ -17,6 +17,7 @@ from reconciler.model.request import Request
 from reconciler.model.units import Instant, JobKey, NodeName, QueueName
 from reconciler.render.arrays import STATES, by_array, leading, tally
 from reconciler.render.names import gpu_hours, one_line, places, share, span, when
+from reconciler.render.node import condition
 from reconciler.render.story import use
 from reconciler.render.table import table
 
@@ -175,23 +176,12 @@ def node_rows(desired: Desired, observed: Observed, held: Mapping[NodeName, Mapp
             [
                 node.name,
                 "/".join(node.path),
-                condition(node.cordoned, seen),
+                condition(node, seen),
                 gpu_signs(node, seen, holders),
                 " ".join(sorted(holders)) or "-",
             ]
         )
     return ["NODE", "PLACE", "CONDITION", "GPUS", "HELD BY"], rows
-
-
-def condition(cordoned: str, seen: NodeObservation | None) -> str:
-    """The node's condition in one word; a cordon, a failed health check and refused orders are said with it."""
-    if seen is None:
-        return "NeverSeen"
-    if seen.condition is not NodeCondition.READY:
-        return str(seen.condition)
-    if cordoned or seen.unhealthy:
-        return "Cordoned" if cordoned else "Unhealthy"
-    return "Refusing" if seen.refused else "Ready"
 
 
 def gpu_signs(node: Node, seen: NodeObservation | None, holders: Mapping[JobKey, int]) -> str:

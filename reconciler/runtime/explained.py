@@ -26,6 +26,7 @@ from reconciler.planner.forecast import Forecast, forecast
 from reconciler.planner.ground import ground_of
 from reconciler.planner.line import line_of
 from reconciler.planner.usage import brought_to
+from reconciler.render.node import Trouble, troubles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,7 @@ class NodeExplained:
     """What is on a node, what of it is out, and who waits for its GPUs and how."""
 
     seen: NodeObservation | None
+    wrong: tuple[Trouble, ...]
     outages: tuple[Outage, ...]
     holders: Mapping[JobKey, int]
     bookings: tuple[tuple[JobKey, str], ...]
@@ -93,6 +95,7 @@ class NodeExplained:
         """As trees."""
         return {
             "condition": str(self.seen.condition) if self.seen is not None else "NotObserved",
+            "states": [one.tree() for one in self.wrong],
             "out": [{"code": str(d.code), "gpus": d.gpus, "detail": d.detail} for d in self.outages],
             "holders": {job: mask.bit_count() for job, mask in sorted(self.holders.items())},
             "waiting": [{"job": job, "how": how} for job, how in self.bookings],
@@ -113,8 +116,9 @@ def node_explained(
         if index in booking.masks:
             how = "held for it" if booking.is_hold else f"reserved from {print_instant(booking.until)}"
             bookings.append((booking.owner, how))
+    seen = observed.nodes.get(node.name)
     return NodeExplained(
-        seen=observed.nodes.get(node.name), holders=allocated.holders().get(node.name, {}), bookings=tuple(bookings),
+        seen=seen, wrong=troubles(node, seen), holders=allocated.holders().get(node.name, {}), bookings=tuple(bookings),
         outages=tuple(d for d in outages_of(draft.ground, observed, allocated) if d.node == node.name),
         windows=tuple(w for w in desired.windows if w.node == node.name and w.ends > now),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Final
 from reconciler.model.allocation import JobRecord
 from reconciler.model.desired import Desired
 from reconciler.model.inventory import Node
-from reconciler.model.observed import NodeObservation
+from reconciler.model.observed import NodeCondition, NodeObservation
 from reconciler.model.units import Instant, JobKey, NodeName, document_of
 from reconciler.render.arrays import TASK_HEADER, array_head, by_array, leading, task_rows
 from reconciler.render.detail import (
@@ -29,8 +29,8 @@ from reconciler.render.history import by_whom
 from reconciler.render.life import attempts_rows
 from reconciler.render.moods import mood_of
 from reconciler.render.names import gpus_of, one_line
-from reconciler.render.node import GPU_HEADER, gpu_rows, node_facts
-from reconciler.render.view import condition, job_facts
+from reconciler.render.node import GPU_HEADER, condition, gpu_rows, node_facts, troubles
+from reconciler.render.view import job_facts
 from reconciler.runtime.audit.history import Entry, Question, answers, explained
 from reconciler.runtime.audit.index import Index
 from reconciler.runtime.generation import Generation
@@ -130,10 +130,10 @@ def node_detail(shown: Shown, name: NodeName) -> str | None:
 
 
 def _node_stands(node: Node, seen: NodeObservation | None) -> tuple[str, str, str]:
-    word = condition(node.cordoned, seen)
-    why = node.cordoned or (seen.unhealthy or seen.refused if seen is not None else "")
-    mood = "good" if word == "Ready" else "warn" if word in {"Cordoned", "Refusing", "Unhealthy"} else "bad"
-    return word, mood, one_line(why)
+    wrong = troubles(node, seen)
+    is_away = seen is None or seen.condition is not NodeCondition.READY
+    mood = "bad" if is_away or node.dead else "warn" if wrong else "good"
+    return condition(node, seen), mood, "; ".join(f"{one.told}; {one.means}" for one in wrong)
 
 
 def _gpus(shown: Shown, node: Node, seen: NodeObservation | None) -> tuple[tuple[Cell, ...], ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from reconciler.errors import ExitStatus, GangOpsError, StoreError
 from reconciler.model.units import DAY, Instant, JobKey, NodeName
+from reconciler.planner.requested import as_requested
 from reconciler.render.page import html_page
 from reconciler.runtime.audit.index import indexed
 from reconciler.runtime.audit.picture import picture
@@ -35,8 +36,9 @@ def rendered(folder: Path, commit: str, kind: str, name: str, now: Instant) -> s
     read = DesiredReader(git).recorded(commit, current.summary.desired_commit, current.frozen)
     if read.desired is None:
         raise StoreError("the desired state of this generation cannot be read", code="BadRecord")
+    desired = as_requested(read.desired, current.observed.requests, now)
     index = indexed(git, commit)
-    shown = Shown(git, index, current, read.desired, now)
+    shown = Shown(git, index, current, desired, now)
     if kind == "job":
         return job_detail(shown, JobKey(name))
     if kind == "node":
@@ -44,7 +46,7 @@ def rendered(folder: Path, commit: str, kind: str, name: str, now: Instant) -> s
     first, last = index.commits["at"][0], index.commits["at"][-1]
     end = Instant(max(now, last))
     page = picture(
-        git, index, current, read.desired, since=Instant(max(first, end - _SHOWN)), until=end, made=now, seal=_SEAL, sealed=None,
+        git, index, current, desired, since=Instant(max(first, end - _SHOWN)), until=end, made=now, seal=_SEAL, sealed=None,
     )  # fmt: skip
     return html_page(page, live=True)
 

@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 from reconciler.cli import watch as watching
 from reconciler.cli.root import root
 from reconciler.errors import GangOpsError, NotFound, Unreachable, UsageError
-from tests.runtime.lab import Desk, Lab, job_file, job_text, jobs
+from reconciler.model.units import MINUTE
+from tests.runtime.lab import NODES, Desk, Lab, job_file, job_text, jobs
 from tests.store.world import git
 
 
@@ -238,6 +239,33 @@ def test_describe_a_node(lab: Lab, desk: Desk) -> None:
     assert (tree["kind"], tree["holders"], [one["code"] for one in tree["drift"]]) == (
         "Node", {"nlp/sft": 8}, ["GpuFaulty"],
     )  # fmt: skip
+
+
+def test_a_merged_cordon_shows_at_once_also_of_a_node_that_is_away(lab: Lab, desk: Desk) -> None:
+    cordon = NODES.replace("rack: r02}", "rack: r02, overrides: {gpu-003: {cordoned: fan}, gpu-004: {cordoned: fan}}}")
+    desk.engine.cluster.lose("gpu-004")
+    lab.clock.advance(10 * MINUTE)
+    lab.desire({"cluster-state/inventory/nodes.yaml": cordon})
+    desk.settle()
+    table = gangops(lab, "get", "nodes").stdout.splitlines()
+    assert [line.split("  ")[2].strip() for line in table[1:]] == ["Ready", "Ready", "Cordoned", "Lost, Cordoned"]
+    nodes = json.loads(gangops(lab, "get", "nodes", "-o", "json").stdout)["nodes"]
+    assert [[state["state"] for state in one["states"]] for one in nodes] == [
+        [],
+        [],
+        ["Cordoned"],
+        ["Lost", "Cordoned"],
+    ]
+    warned = [line for line in gangops(lab, "status").stdout.splitlines() if line.startswith("! node")]
+    assert warned[0] == "! node gpu-003 is Cordoned: fan"
+    assert warned[1].startswith("! node gpu-004 is Lost: since ")
+    assert warned[1].endswith("; Cordoned: fan")
+    page = gangops(lab, "explain", "node", "gpu-003").stdout.splitlines()
+    assert page[:3] == [
+        "gpu-003 in sg0/r02: Cordoned. 0 of 8 GPUs held, 8 out, 0 idle.",
+        "  State   Cordoned: fan; nothing new starts there; what runs goes on",
+        "  Out     8 GPUs: Cordoned (fan)",
+    ]
 
 
 def test_what_is_neither_is_told_with_what_is_near(lab: Lab, desk: Desk) -> None:

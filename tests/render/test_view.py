@@ -8,20 +8,23 @@ import pytest
 
 from reconciler.errors import NotFound
 from reconciler.model.allocation import Spare
+from reconciler.model.desired import Desired
+from reconciler.model.inventory import Node
 from reconciler.model.lifecycle import JobState
-from reconciler.model.observed import NodeCondition
+from reconciler.model.observed import NodeCondition, NodeObservation, Observed
 from reconciler.model.reasons import ReasonCode, reason
 from reconciler.model.units import HOUR, SECOND, Instant, JobKey, NodeName
 from reconciler.planner.forecast import Forecast
-from reconciler.render.explain import explanation_page, reason_code
+from reconciler.render.explain import explanation_page, node_page, reason_code
 from reconciler.render.names import gpu_hours, gpus_of, one_line, places, share, span, when
+from reconciler.render.node import condition
 from reconciler.render.table import continued, table
 from reconciler.render.view import (
-    condition,
     gpu_signs,
     headline,
     job_page,
     job_table,
+    node_rows,
     node_table,
     queue_table,
     topology_table,
@@ -187,10 +190,84 @@ def test_a_foreign_process_shows_and_a_holder_shows_above_all() -> None:
     seen = OBSERVED.nodes[NodeName("gpu-002")]
     assert gpu_signs(node, seen, {}) == "f0000000"
     assert gpu_signs(node, None, {JobKey("a/b"): 0b11}) == "##xxxxxx"
-    assert condition("", None) == "NeverSeen"
-    assert condition("DC-1", replace(seen, condition=NodeCondition.UNREACHABLE)) == "Unreachable"
-    assert condition("", replace(seen, unhealthy="disk")) == "Unhealthy"
-    assert condition("", replace(seen, refused="BadSignature: no key")) == "Refusing"
+
+
+NODE = DESIRED.inventory.nodes[1]
+WELL = replace(OBSERVED.nodes[NodeName("gpu-002")], gpus=OBSERVED.nodes[NodeName("gpu-001")].gpus)
+CORDONED, DEAD = replace(NODE, cordoned="fan (DC-1)"), replace(NODE, dead=True)
+SINCE = when(WELL.condition_since)
+LOST = replace(WELL, condition=NodeCondition.LOST)
+STATES: dict[str, tuple[Node, NodeObservation | None, str, list[str]]] = {
+    "ready": (NODE, WELL, "Ready", []),
+    "never seen": (NODE, None, "NeverSeen", ["NeverSeen; no capacity before its agent has reported"]),
+    "silent for long": (
+        NODE, LOST, "Lost",
+        [f"Lost: since {SINCE}; its GPUs stay bound until its ranks are known to be gone"],
+    ),
+    "silent for a while": (
+        NODE, replace(WELL, condition=NodeCondition.UNREACHABLE), "Unreachable",
+        [f"Unreachable: since {SINCE}; nothing new starts there; what runs goes on"],
+    ),
+    "cordoned": (
+        CORDONED, WELL, "Cordoned", ["Cordoned: fan (DC-1); nothing new starts there; what runs goes on"],
+    ),
+    "cordoned, then silent": (
+        CORDONED, LOST, "Lost, Cordoned",
+        [
+            f"Lost: since {SINCE}; its GPUs stay bound until its ranks are known to be gone",
+            "Cordoned: fan (DC-1); nothing new starts there; what runs goes on",
+        ],
+    ),
+    "cordoned before it was ever seen": (
+        CORDONED, None, "NeverSeen, Cordoned",
+        [
+            "NeverSeen; no capacity before its agent has reported",
+            "Cordoned: fan (DC-1); nothing new starts there; what runs goes on",
+        ],
+    ),
+    "not well": (
+        NODE, replace(WELL, unhealthy="disk\nfull"), "Unhealthy",
+        ["Unhealthy: disk full; nothing new starts there until that is over"],
+    ),
+    "refusing orders": (
+        NODE, replace(WELL, refused="BadSignature: no key"), "Refusing",
+        ["Refusing: BadSignature: no key; it goes on with the last orders it accepted"],
+    ),
+    "declared dead": (
+        DEAD, LOST, "Dead, Lost",
+        [
+            "Dead; a person declared it dead: what ran there counts as gone",
+            f"Lost: since {SINCE}; its GPUs stay bound until its ranks are known to be gone",
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_each_state_of_a_node_is_said_and_none_hides_another(case: str) -> None:
+    node, seen, word, sentences = STATES[case]
+    assert condition(node, seen) == word
+    lines = node_page(node, seen, (), {}, (), (), NOW).splitlines()
+    assert lines[0] == f"gpu-002 in sg0/r01: {word}. 0 of 8 GPUs held, 0 out, 8 idle."
+    assert [line.removeprefix("  State   ") for line in lines[1:]] == sentences
+    (row,) = [row for row in node_rows(_with(node), _seeing(seen), {})[1] if row[0] == "gpu-002"]
+    assert row[2] == word
+    assert max(map(len, node_page(node, seen, (), {}, (), (), NOW, 80).splitlines())) <= 80
+
+
+def _with(node: Node) -> Desired:
+    nodes = tuple(node if one.name == node.name else one for one in DESIRED.inventory.nodes)
+    return replace(DESIRED, inventory=replace(DESIRED.inventory, nodes=nodes))
+
+
+def _seeing(seen: NodeObservation | None) -> Observed:
+    nodes = {name: one for name, one in OBSERVED.nodes.items() if name != "gpu-002"}
+    return Observed(nodes={**nodes, NodeName("gpu-002"): seen} if seen is not None else nodes)
+
+
+def test_a_node_that_left_the_inventory_has_no_state_but_what_was_seen() -> None:
+    assert condition(None, WELL) == "Ready"
+    assert condition(None, LOST) == "Lost"
 
 
 def test_topology_sets_what_was_ordered_beside_what_is_seen() -> None:

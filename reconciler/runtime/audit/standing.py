@@ -10,11 +10,12 @@ from reconciler.model.allocation import Allocation, JobRecord
 from reconciler.model.desired import Desired
 from reconciler.model.inventory import Node
 from reconciler.model.lifecycle import JobState
-from reconciler.model.observed import NodeCondition, NodeObservation, Observed
+from reconciler.model.observed import NodeObservation, Observed
 from reconciler.model.units import Instant, JobKey
 from reconciler.render.arrays import by_array, leading, task_rows
 from reconciler.render.moods import mood_of
 from reconciler.render.names import gpus_of, one_line, when
+from reconciler.render.node import troubles
 from reconciler.render.page_values import JobShown, NodeShown
 from reconciler.render.story import request_line
 from reconciler.render.view import job_rows
@@ -60,14 +61,14 @@ def nodes_shown(desired: Desired, allocation: Allocation, observed: Observed) ->
             spares[one.node] = spares.get(one.node, 0) | one.mask
     for node in sorted(desired.inventory.nodes, key=lambda one: (one.path, one.name)):
         held, seen = holders.get(node.name, {}), observed.nodes.get(node.name)
-        kept = spares.get(node.name, 0)
+        kept, wrong = spares.get(node.name, 0), troubles(node, seen)
         yield NodeShown(
             name=node.name,
             rack=node.rack,
             group=node.path[0] if len(node.path) > 1 else "",
             gpus=len(node.shape.gpus),
             cells=tuple(_cells(allocation, node, seen, held)),
-            note=one_line(_note(node, seen)),
+            note="; ".join(one.told for one in wrong),
             spares=frozenset(place for place, slot in enumerate(node.shape.gpus) if kept >> slot.index & 1),
             held_by=tuple(
                 (job, gpus_of(mask)) for job, mask in sorted(held.items(), key=lambda one: one[1] & -one[1])
@@ -82,20 +83,11 @@ def _cells(
     broken = node.failed
     for gpu in seen.gpus if seen is not None else ():
         broken |= 0 if gpu.is_usable else 1 << gpu.index
-    off = (
-        seen is None or seen.condition is not NodeCondition.READY or bool(node.cordoned or seen.unhealthy or node.dead)
-    )
+    off = any(one.word != "Refusing" for one in troubles(node, seen))
     for slot in node.shape.gpus:
         owner = next((job for job, mask in held.items() if mask >> slot.index & 1), None)
         queue = allocation.jobs[owner].queue if owner is not None else ""
         yield "!" if broken >> slot.index & 1 or (off and owner is None) else queue
-
-
-def _note(node: Node, seen: NodeObservation | None) -> str:
-    """What is out of the ordinary about a node, "" for nothing."""
-    if node.cordoned or seen is None:
-        return node.cordoned or "never seen"
-    return seen.unhealthy or ("" if seen.condition is NodeCondition.READY else str(seen.condition))
 
 
 def remarks(current: Generation, now: Instant) -> Iterator[str]:
