@@ -155,7 +155,7 @@ def read_conf(path: Path, *, root: bool | None = None) -> Conf:
                 raise InvalidInput([_problem(path, "", "others can write this file", f"chmod go-w {path}")])
             parser.read_file(file)
     except (OSError, UnicodeDecodeError, configparser.Error) as err:
-        raise InvalidInput([_problem(path, "", " ".join(str(err).split()), "give a readable INI file")]) from err
+        raise InvalidInput([_problem(path, "", _why_unreadable(err), "give a readable INI file")]) from err
     found = {
         _full(section, key): value.strip() for section in parser.sections() for key, value in parser[section].items()
     }
@@ -163,6 +163,20 @@ def read_conf(path: Path, *, root: bool | None = None) -> Conf:
     if problems:
         raise InvalidInput(problems)
     return _conf_of(path.resolve().parent, {**_DEFAULTS, **found}, as_root)
+
+
+def _why_unreadable(err: Exception) -> str:
+    """In words, never with lines of the file: a secret may stand in it."""
+    if isinstance(err, OSError):
+        return f"{err.strerror}."
+    if isinstance(err, configparser.MissingSectionHeaderError):
+        return f"Line {err.lineno} stands before the first section, such as [agent]."
+    if isinstance(err, configparser.ParsingError):
+        return f"Line {err.errors[0][0]} is no `key = value`."
+    if isinstance(err, (configparser.DuplicateOptionError, configparser.DuplicateSectionError)):
+        what = err.option if isinstance(err, configparser.DuplicateOptionError) else f"[{err.section}]"
+        return f"Line {err.lineno} says {what} a second time."
+    return "It is no text in UTF-8."
 
 
 def _full(section: str, key: str) -> str:

@@ -113,7 +113,10 @@ def _forge_files(folder: Path, package: str, *, artifact: bool) -> None:
 def validate(repo: Path, path: Path | None, rev: str | None, output: str) -> int:
     """Report every problem in desired state: where, why, and what to do. Exit 4 when there is an error."""
     if path is not None and rev is not None:
-        raise UsageError("name a path or --rev, not both")
+        raise UsageError(
+            "there is a path and a --rev: which of the two?",
+            remedy=f"gangops validate {path}; or gangops validate --rev {rev}",
+        )
     checked = check_revision(open_clone(repo), rev) if rev else check_folder(path or repo)
     if output == "json":
         rows = [_row(d) for d in checked.diagnostics]

@@ -89,7 +89,11 @@ def _json(path: Path) -> object:
         content = path.read_bytes()[:_MOST_BYTES]
         return json.loads(content)
     except (OSError, ValueError, RecursionError) as err:
-        raise UsageError(f"{path} is no JSON that can be read: {err}", code="BadEvent") from err
+        why = err.strerror if isinstance(err, OSError) else f"it is no JSON ({err})"
+        raise UsageError(
+            f"{path} cannot be read: {why}", code="BadEvent",
+            remedy="in a workflow the event is at $GITHUB_EVENT_PATH; `gangops forge reviews` writes the others",
+        ) from err  # fmt: skip
 
 
 def _text(checked: Checked) -> str:

@@ -20,6 +20,10 @@ event_option = click.option(
 )  # fmt: skip
 
 
+_WORKFLOWS = "`gangops forge files` writes workflows that call each command with its event"
+_ARTEFACT = "it is what `gangops forge preview` wrote; run that job again"
+
+
 @click.group()
 def forge() -> None:
     """Checks of pull requests: the preview, its comment, and the look before the merge."""
@@ -40,7 +44,7 @@ def preview(repo: Path, event_file: Path, into: Path) -> int:
 
     event = read_event(event_file)
     if isinstance(event, FinishedRun):
-        raise UsageError("a finished workflow is no change to plan", code="UnknownEvent")
+        raise UsageError("a finished workflow is no change to plan", code="UnknownEvent", remedy=_WORKFLOWS)
     clone = open_clone(repo)
     base, head = job.sides(clone.git, event)
     found = planned(clone, head, this_second(), base=base)
@@ -61,7 +65,7 @@ def comment(event_file: Path, artifact: Path) -> int:
 
     event = read_event(event_file)
     if isinstance(event, MergeGroup):
-        raise UsageError("a merge group has no comments", code="UnknownEvent")
+        raise UsageError("a merge group has no comments", code="UnknownEvent", remedy=_WORKFLOWS)
     done = posted(_api(), event, _artifact(artifact), own=_own())
     if done.what == "skipped":
         click.echo(f"::notice title=No comment::{done.why}")
@@ -85,7 +89,7 @@ def recheck(repo: Path, event_file: Path) -> int:
 
     event = read_event(event_file)
     if not isinstance(event, MergeGroup):
-        raise UsageError("only a merge group is checked again", code="UnknownEvent")
+        raise UsageError("only a merge group is checked again", code="UnknownEvent", remedy=_WORKFLOWS)
     clone = open_clone(repo)
     found = planned(clone, event.head, this_second(), base=event.base)
     job.write_summary(found, _file("GITHUB_STEP_SUMMARY"))
@@ -114,7 +118,7 @@ def reviews(event_file: Path, into: Path) -> None:
 
     event = read_event(event_file)
     if isinstance(event, FinishedRun):
-        raise UsageError("a finished workflow has no reviews", code="UnknownEvent")
+        raise UsageError("a finished workflow has no reviews", code="UnknownEvent", remedy=_WORKFLOWS)
     api = _api()
     at = f"/repos/{event.repository}/pulls/{event.number}"
     into.mkdir(parents=True, exist_ok=True)
@@ -165,8 +169,8 @@ def _artifact(file: Path) -> Plan:
 
     try:
         if file.is_symlink() or not file.is_file():
-            raise UsageError(f"{file} is no plain file", code="BadArtifact")
+            raise UsageError(f"{file} is no plain file", code="BadArtifact", remedy=_ARTEFACT)
         with file.open("rb") as source:
             return plan_from_json(source.read((16 << 20) + 1))
     except OSError as err:
-        raise UsageError(f"{file} cannot be read: {err.strerror}", code="BadArtifact") from err
+        raise UsageError(f"{file} cannot be read: {err.strerror}", code="BadArtifact", remedy=_ARTEFACT) from err

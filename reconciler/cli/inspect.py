@@ -28,7 +28,8 @@ _SCRIPT: Final = re.compile(rb"\A(?:\xef\xbb\xbf)?#!|^(?:#|// ?)SBATCH\b", re.MU
 @click.option(
     "--kind",
     type=click.Choice([*(kind.value for kind in Kind), _SBATCH]),
-    help="What FILE is; by default its content tells.",
+    metavar="KIND",
+    help=f"What FILE is; by default its content tells. Known: {', '.join([*(kind.value for kind in Kind), _SBATCH])}.",
 )
 @click.option(
     "-o",

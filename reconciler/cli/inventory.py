@@ -77,6 +77,8 @@ def adopt(repo: Path, node: str, *, dry_run: bool, fetch: bool) -> None:
         click.echo(f"{'would write' if dry_run else 'written'}: {drift.sentence}", err=True)
     for drift in done.left:
         click.echo(f"left: {drift.sentence} ({drift.effect}); edit its profile, or repair the node", err=True)
+    if not (done.adopted or done.left):
+        click.echo(f"nothing to change: {node} is as declared", err=True)
     for path in sorted(done.changes) if dry_run else write_files(base, done.changes):
         click.echo(path)
 

@@ -145,7 +145,7 @@ def ca() -> None:
 
 
 @ca.command("init")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--cluster", required=True, help="Name of the cluster, for the certificate.")
 def ca_init(folder: Path, cluster: str) -> None:
     """Make the node CA in FOLDER (private key mode 0600)."""
@@ -156,7 +156,7 @@ def ca_init(folder: Path, cluster: str) -> None:
 
 
 @ca.command("issue")
-@click.argument("folder", type=click.Path(path_type=Path, exists=True))
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("node")
 @click.option("--into", type=click.Path(path_type=Path), required=True, help="Folder for the three PEM files.")
 def ca_issue(folder: Path, node: str, into: Path) -> None:
@@ -169,7 +169,7 @@ def ca_issue(folder: Path, node: str, into: Path) -> None:
 
 
 @ca.command("token")
-@click.argument("folder", type=click.Path(path_type=Path, exists=True))
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("nodes")
 @click.option("--ttl", default="15m", show_default=True, help="How long the tokens are good, at most 24h.")
 @click.pass_obj
@@ -192,7 +192,7 @@ def ca_token(repo: Path, folder: Path, nodes: str, ttl: str) -> None:
 
 
 @ca.command("revoke")
-@click.argument("folder", type=click.Path(path_type=Path, exists=True))
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("nodes")
 @click.pass_obj
 def ca_revoke(repo: Path, folder: Path, nodes: str) -> None:
@@ -218,4 +218,8 @@ def _named(repo: Path, text: str) -> tuple[NodeName, ...]:
             return members
         return tuple(NodeName(name) for name in expand(text))
     except ValueError as err:
-        raise UsageError(f"{text!r} is no NodeSet here and no hostlist: {err}", code="BadName") from err
+        raise UsageError(
+            f"{text!r} is no NodeSet here and no hostlist: {err}",
+            code="BadName",
+            remedy="such as gpu-007, 'gpu-[001-004,007]', or the name of a NodeSet",
+        ) from err

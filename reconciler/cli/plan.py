@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 
 from reconciler.cli.root import fetch_option
 from reconciler.cli.show import cache_file, opened, this_second, width
-from reconciler.documents.quantities import parse_instant
+from reconciler.cli.times import moment
 from reconciler.errors import ExitStatus, UsageError
 from reconciler.model.units import Instant
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from reconciler.runtime.clone import Clone
     from reconciler.runtime.preview import Asked
     from reconciler.runtime.reading import DesiredReader
+
+_DIGEST = re.compile(r"(?:sha256:)?[0-9a-fA-F]{1,64}[….]*")
 
 
 @click.command()
@@ -48,10 +51,11 @@ def plan(
     from reconciler.runtime.preview import Asked
     from reconciler.runtime.reading import DesiredReader
 
-    try:
-        at = Instant(parse_instant(instant)) if instant else this_second()
-    except ValueError as err:
-        raise UsageError(f"--at: {err}") from err
+    at = moment(instant) if instant else this_second()
+    if digest is not None and not _DIGEST.fullmatch(digest):
+        raise UsageError(
+            f"{digest!r} is no digest of a plan", code="BadDigest", remedy="gangops plan prints it, in its last line"
+        )
     clone = opened(repo, fetch=fetch)
     partial = clone.partial
     if partial:

@@ -83,7 +83,9 @@ def history(
     """What was decided, newest first; of JOB (queue/name), or narrowed by node, GPU, queue, person, request or time."""
     clone = opened(repo, fetch=fetch)
     if gpu >= 0 and not node:
-        raise UsageError("--gpu needs --node", code="GpuOfNoNode")
+        raise UsageError(
+            "--gpu counts the GPUs of a node", code="GpuOfNoNode", remedy=f"gangops history --node NODE --gpu {gpu}"
+        )
     question = Question(
         job=job, node=node, gpu=gpu, queue=queue, person=user, request=pr.removeprefix("#"),
         since=moment(since, now()) if since else None, until=moment(until, now()) if until else None,
@@ -162,7 +164,9 @@ def _print_history(rows: Iterator[Row], question: Question, output: str) -> None
     else:
         first = next(rows, None)
         if first is None:
-            raise NotFound("nothing in the record answers that", code="NothingFound")
+            raise NotFound(
+                "nothing in the record answers that", code="NothingFound", remedy="`gangops history` shows all there is"
+            )
         click.echo(history_header(width()))
         click.echo(history_line(first, width()))
         for row in rows:
@@ -189,7 +193,10 @@ def _print_holders(clone: Clone, at: Instant, question: Question, output: str) -
     rows = [_holding(one, given) for one, given in zip(found, reasons, strict=True)]
     position = index.position_at(at)
     if position < 0:
-        raise NotFound("the record begins later than that", code="BeforeTheRecord")
+        raise NotFound(
+            f"the record begins later, at {when(Instant(index.commits['at'][0]))}", code="BeforeTheRecord",
+            remedy="where it was begun anew, the branch before has the time before",
+        )  # fmt: skip
     if output == "json":
         in_force = {"generation": index.commits["generation"][position], "commit": index.ids[position]}
         print_json(
@@ -323,7 +330,10 @@ def replay(repo: Path, which: str, job: str, output: str, *, everything: bool, f
         if output in {"table", "wide"} and not result.identical:
             click.echo(_verdict(result))
     if which and not done:
-        raise NotFound(f"there is no generation {which} with inputs to replay", code="UnknownGeneration")
+        raise NotFound(
+            f"there is no generation {which} with inputs to replay", code="UnknownGeneration",
+            remedy="`gangops history --limit 1` shows the newest",
+        )  # fmt: skip
     if job and output in {"table", "wide"}:
         for result in done:
             content = next((e for e in explained(clone.git, [_asked(result, job)])), None)

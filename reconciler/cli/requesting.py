@@ -146,7 +146,10 @@ def freeze(
         raise UsageError("freeze what?", code="NothingAsked", remedy="name one QUEUE, or --all")
     asking = now_as("freeze", why, queue=queue)
     if asking is None:
-        raise UsageError("a freeze is only ever asked for", code="NothingAsked", remedy="say --now, and --for how long")
+        raise UsageError(
+            "a freeze is only ever asked for", code="NothingAsked",
+            remedy=f"gangops freeze {queue or '--all'} --now --for 2h --reason WHY",
+        )  # fmt: skip
     clone, desk = desk_at(repo, dry_run=wishes.dry_run)
     branch = ask(clone, desk, asking, wishes)
     if wishes.output == "json":

@@ -28,4 +28,6 @@ def shell(
     """
     from reconciler.runtime.remote_shell import run_shell
 
+    if job.startswith("-"):  # what follows JOB may be options of COMMAND, what comes first may not
+        raise click.NoSuchOption(job)
     return run_shell(door_of(server, authority, key, repo), job, list(command), rank=rank, node=node)

@@ -35,7 +35,7 @@ def moment(text: str, now: Instant | None = None) -> Instant:
         return Instant(parse_instant(asked))
     except ValueError as err:
         raise UsageError(
-            f"{text!r} is no time: {err}", code="BadTime", remedy='such as "2026-11-28T09:00Z", 2026-11-28, or "2h ago"'
+            f"{text!r} is no time", code="BadTime", remedy='such as "2026-11-28T09:00Z", 2026-11-28, or "2h ago"'
         ) from err
 
 

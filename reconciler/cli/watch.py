@@ -122,9 +122,7 @@ class Span(click.ParamType):  # type: ignore[type-arg]  # generic in no click we
         try:
             return float(text) if text.isdecimal() else parse_duration(text) / SECOND
         except ValueError as err:
-            raise UsageError(
-                f"{text!r} is no time span: {err}", code="BadTime", remedy="such as 90, 30m or 12h"
-            ) from err
+            raise UsageError(f"{text!r} is no time span", code="BadTime", remedy="such as 90, 30m or 12h") from err
 
 
 @click.command()

@@ -157,7 +157,11 @@ def issue_server(
     `names` are the DNS names and IP addresses agents are configured with. Raises: as `issue_node`.
     """
     if not names:
-        raise UsageError("a server certificate needs a name or an address", code="BadName")
+        raise UsageError(
+            "a server certificate needs a name or an address",
+            code="BadName",
+            remedy="such as gangops.example.org or 10.0.0.7",
+        )
     alternatives = [_general_name(name) for name in names]
     return _issue(folder, "server", alternatives, ExtendedKeyUsageOID.SERVER_AUTH, into, now, validity)
 
@@ -228,7 +232,7 @@ def append_line(path: Path, line: str) -> None:
         finally:
             os.close(fd)
     except OSError as err:
-        raise UsageError(f"{path} cannot be written: {err.strerror or err}", code="NotWritable") from err
+        raise not_writable(path, err) from err
 
 
 def _load_ca(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -242,10 +246,23 @@ def _load_ca(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey
             remedy="Make one with `gangops ca init FOLDER --cluster NAME`.",
         ) from err
     except (OSError, ValueError, TypeError) as err:
-        raise UsageError(f"the CA in {folder} cannot be read: {err}", code="AuthorityUnreadable") from err
+        why = err.strerror if isinstance(err, OSError) else "its certificate or key is damaged"
+        raise UsageError(f"the CA in {folder} cannot be read: {why}", code="AuthorityUnreadable", remedy=_CA) from err
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise UsageError(f"the CA in {folder} has no elliptic curve key", code="AuthorityUnreadable")
+        raise UsageError(f"the CA in {folder} has no elliptic curve key", code="AuthorityUnreadable", remedy=_CA)
     return certificate, key
+
+
+_CA = "name the folder that `gangops ca init` made, or restore it from its backup"
+
+
+def not_writable(path: Path, err: OSError) -> UsageError:
+    """The error of a file that could not be written, by what the system says."""
+    return UsageError(
+        f"{path} cannot be written: {err.strerror or err}",
+        code="NotWritable",
+        remedy=f"`ls -ld {path.parent}` shows whose that is; name a folder of yours, on a disk with space",
+    )
 
 
 def _builder(
@@ -322,4 +339,4 @@ def _write(path: Path, content: bytes, mode: int) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as err:
-        raise UsageError(f"{path} cannot be written: {err.strerror or err}", code="NotWritable") from err
+        raise not_writable(path, err) from err

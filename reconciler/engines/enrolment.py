@@ -19,7 +19,7 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from reconciler.engines.certificates import CA_CERTIFICATE, ISSUED, append_line, request_key, sign_request
+from reconciler.engines.certificates import CA_CERTIFICATE, ISSUED, append_line, not_writable, request_key, sign_request
 from reconciler.errors import GangOpsError, NotFound, UsageError
 from reconciler.model.units import SECOND, Instant, Nanoseconds, NodeName
 
@@ -61,7 +61,7 @@ def make_tokens(folder: Path, nodes: Sequence[NodeName], lifetime: Nanoseconds, 
             append_line(tokens / _hash(secret), f"{node} {now + lifetime}\n")
             found.append(Token(node=node, text=f"{node}:{secret}:{fingerprint}"))
     except OSError as err:
-        raise UsageError(f"{tokens} cannot be written: {err.strerror or err}", code="NotWritable") from err
+        raise not_writable(tokens, err) from err
     return tuple(found)
 
 

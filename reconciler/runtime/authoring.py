@@ -148,6 +148,11 @@ def write_files(base: Path, changes: Mapping[str, bytes]) -> tuple[str, ...]:
 
 def scaffold_into(folder: Path) -> tuple[str, ...]:
     """Write a small cluster repository. Raises UsageError (FolderNotEmpty) rather than touch a file that is there."""
+    if (folder / "HEAD").is_file() and (folder / "objects").is_dir():
+        raise UsageError(
+            f"{folder.absolute()} is a bare repository: it has no files of its own", code="NoWorkTree",
+            remedy=f"git clone {folder.absolute()} cluster && gangops init cluster",
+        )  # fmt: skip
     files = scaffold()
     there = [path for path in files if (folder / path).exists()]
     if there:
@@ -206,7 +211,11 @@ def _source(base: Path, path: Path, refused: list[Diagnostic]) -> SourceFile | N
         readable = stat.S_ISREG(found.st_mode) and found.st_size <= _MOST_BYTES
         content = path.read_bytes() if readable else b""
     except OSError as err:
-        refused.append(Diagnostic("FileUnreadable", "File cannot be read", str(err), Place(shown)))
+        refused.append(
+            Diagnostic(
+                "FileUnreadable", "File cannot be read", f"{err.strerror}.", Place(shown), "Name a readable file."
+            )
+        )
         return None
     if not readable:
         told = f"{found.st_size} bytes; at most {_MOST_BYTES} bytes of a plain file are read"

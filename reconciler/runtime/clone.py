@@ -35,7 +35,8 @@ class Clone:
         try:
             self.fetch()
         except GangOpsError as err:
-            return f"could not fetch ({err.code}); showing what this clone has. `git fetch` tells more."
+            why = err.message.splitlines()[0][:160] if err.message else err.code
+            return f"could not fetch: {why} ({err.code})\nwhat follows is what this clone has; `git fetch origin` tries again"
         return ""
 
     def fetch(self, *, state: bool = True) -> None:
@@ -64,7 +65,7 @@ class Clone:
             found = find_commit(self.git, ref)
             if found is not None:
                 return found
-        raise NotFound(f"this clone has no branch {self.desired}", code="DesiredMissing", remedy="fetch it")
+        raise NotFound(f"this clone has no branch {self.desired}", code="DesiredMissing", remedy="git fetch origin")
 
     @property
     def partial(self) -> bool:
@@ -102,7 +103,7 @@ class Clone:
         raise NotFound(
             f"this clone has no branch {self.state}",
             code="StateMissing",
-            remedy="fetch it, or make it once with `gangops init --state`",
+            remedy="`git fetch origin` gets it; where there is no record yet, `gangops init --state` begins one, once",
         )
 
     def generation(self) -> Generation:
@@ -120,7 +121,7 @@ def open_clone(folder: Path) -> Clone:
         git.run("rev-parse", "--git-dir")
     except StoreError as err:
         raise NotFound(
-            f"{folder} is not inside a git clone",
+            f"{folder.absolute()} is not inside a git clone",
             code="NotAClone",
             remedy="run this in a clone of the cluster repository, name one with -C, or `gangops use URL` once",
         ) from err

@@ -21,6 +21,12 @@ _LOOK_AGAIN_SECONDS = 0.2
 
 def log_lines(root: Path, job: str, attempt: int | None = None, rank: int | None = None) -> Iterator[Printed]:
     """Every line so far of an attempt (the latest when None), by time. Raises NotFound (LogsMissing)."""
+    if not root.is_dir():
+        raise NotFound(
+            f"there is no folder {root}",
+            code="LogsMissing",
+            remedy="name logs.dir of agent.conf with --dir or GANGOPS_LOGS",
+        )
     folder = LogFolder(root, job)
     attempts = folder.attempts()
     wanted = attempt if attempt is not None else max(attempts, default=0)

@@ -45,7 +45,10 @@ def restore_in(
     current = read_generation(mirror.git, tip)
     summary = current.summary
     if summary.cluster_id != cluster_id:
-        raise StoreError(f"the record is of cluster {summary.cluster_id}, not {cluster_id}", code="NotOurCluster")
+        raise StoreError(
+            f"the record is of cluster {summary.cluster_id}, not {cluster_id}", code="NotOurCluster",
+            remedy="Correct clusterId in reconciler.toml, or point it at the right repository.",
+        )  # fmt: skip
     raised = summary.epoch + 1 if epoch is None else epoch
     if not summary.epoch < raised < 2**31:
         raise UsageError(

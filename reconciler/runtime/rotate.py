@@ -66,8 +66,9 @@ def rotate_in(mirror: Mirror, mark: PublishedMark, writer: Writer, cluster_id: s
     current = read_generation(mirror.git, fetched.state)
     if current.summary.cluster_id != cluster_id:
         raise StoreError(
-            f"the record is of cluster {current.summary.cluster_id}, not {cluster_id}", code="NotOurCluster"
-        )
+            f"the record is of cluster {current.summary.cluster_id}, not {cluster_id}", code="NotOurCluster",
+            remedy="Correct clusterId in reconciler.toml, or point it at the right repository.",
+        )  # fmt: skip
     # 2. Two generations that decide nothing new.
     closing = _unchanged(mirror, current)
     old = mirror.state_ref.removeprefix(_HEADS)

@@ -128,7 +128,9 @@ def agent_engine(settings: Settings, news: threading.Event, tell: Report) -> Age
 def _host_port(text: str, key: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not port.isdigit():
-        raise UsageError(f"{key} = {text!r} is not HOST:PORT", code="SettingsInvalid")
+        raise UsageError(
+            f"{key} = {text!r} is not HOST:PORT", code="SettingsInvalid", remedy=f'such as {key} = "0.0.0.0:7443"'
+        )
     return host, int(port)
 
 

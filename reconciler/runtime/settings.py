@@ -160,7 +160,12 @@ def read_settings(path: Path) -> Settings:
             remedy=f"name it with --settings or GANGOPS_SETTINGS, or write one. Its shortest form:\n{_SHORTEST}",
         ) from err
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as err:
-        raise UsageError(f"{path} cannot be read: {err}", code="SettingsInvalid") from err
+        why = err.strerror if isinstance(err, OSError) else str(err)
+        raise UsageError(
+            f"{path} cannot be read: {why}",
+            code="SettingsInvalid",
+            remedy=f"it is TOML. Its shortest form:\n{_SHORTEST}",
+        ) from err
     said = dict(_flat(tree))
     problems = list(_problems(said))
     if problems:

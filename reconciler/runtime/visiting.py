@@ -131,5 +131,10 @@ def _trusting(authority: Path) -> ssl.SSLContext:
     try:
         context.load_verify_locations(cafile=authority)
     except OSError as err:
-        raise UsageError(f"{authority} is no certificate: {err}", code="BadCertificate") from err
+        why = "No such file or directory" if not authority.exists() else "it holds no certificate"
+        raise UsageError(
+            f"{authority} cannot be used: {why}",
+            code="BadCertificate",
+            remedy="name ca.crt of the reconciler with --ca",
+        ) from err
     return context

@@ -88,7 +88,10 @@ _ABOUT_THE_REMOTE: tuple[tuple[re.Pattern[str], Make], ...] = (
             r"Permission denied \(|Permission to \S+ denied|HTTP Basic: Access denied|"
             r"requested URL returned error: 40[13]|Host key verification failed|Too many authentication failures"
         ),
-        _unreachable("AuthenticationFailed", "Renew the credential file; it is read again at every attempt."),
+        _unreachable(
+            "AuthenticationFailed",
+            "Renew the credentials. A reconciler reads its credential file again at every attempt.",
+        ),
     ),
     (
         re.compile(r"couldn't find remote ref|Remote branch \S+ not found"),
@@ -103,7 +106,7 @@ _ABOUT_THE_REMOTE: tuple[tuple[re.Pattern[str], Make], ...] = (
             r"Connection closed|invalid index-pack output"
         ),
         _unreachable(
-            "RemoteUnreachable", "Check the address, the network and the server; running jobs go on meanwhile."
+            "RemoteUnreachable", "`git ls-remote` with that address tells more. Running jobs go on meanwhile."
         ),
     ),
 )
@@ -126,8 +129,14 @@ def failure_of(stderr: str) -> GangOpsError:
     return StoreError(text, code="GitFailed", remedy="Run `gangops doctor`; the local clone is only a cache.")
 
 
+_SAYS_NOTHING = re.compile(
+    r"fatal: Could not read from remote repository|Please make sure you have the correct access|and the repository exists"
+)
+
+
 def shown(text: str) -> str:
     """The first lines of what git or the remote said, without hints, as plain text that no terminal obeys."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith("hint:")]
-    plain = "\n".join(lines[:12]).encode("ascii", "backslashreplace").decode()
+    telling = [line.removeprefix("fatal: ") for line in lines if not _SAYS_NOTHING.match(line)]
+    plain = "\n".join((telling or lines)[:12]).encode("ascii", "backslashreplace").decode()
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in plain)[:2000]

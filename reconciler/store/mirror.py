@@ -211,7 +211,10 @@ class Mirror:
             self.repairs.append("made anew: the folder was gone")
             self._create()
         elif self._is_sound():  # over ssh the remote's complaints look like our own
-            raise Unreachable(f"the repository at the remote is broken: {err.message}") from err
+            raise Unreachable(
+                f"the repository at the remote is broken: {err.message}",
+                remedy="Its operators can mend it: `git fsck` there.",
+            ) from err
         else:
             self.remake(f"{err.code}: {err.message}")
 

@@ -78,9 +78,9 @@ def checked_url(url: str, protocols: frozenset[str]) -> str:
         )
     if problem:
         raise UsageError(
-            f"the remote address is refused: {problem}",
+            f"the address of the repository is refused: {problem}",
             code="UnsafeUrl",
-            remedy=f"Use one of: {', '.join(sorted(protocols))}.",
+            remedy="Such as https://git.example.org/acme/cluster.git or git@git.example.org:acme/cluster.git.",
         )
     return url
 

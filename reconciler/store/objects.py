@@ -31,7 +31,7 @@ def _unknown(git: Git, revision: str) -> NotFound:
     return NotFound(
         f"no commit is called {revision!r} in {git.folder.name}",
         code="UnknownRevision",
-        remedy="Fetch first, or check the spelling.",
+        remedy="`git fetch origin` gets what is new; `git branch --all` lists the names.",
     )
 
 

@@ -91,8 +91,10 @@ def signing_key(git: Git, key: Path | None) -> str:
 LITERAL = ("key::", "ssh-")
 """What a key begins with that is given itself and not as a file, whose private half an ssh-agent has."""
 _KEY = (
-    "--key ~/.ssh/id_ed25519, or GANGOPS_KEY; or for good: git config --global gpg.format ssh; "
-    "git config --global user.signingKey ~/.ssh/id_ed25519.pub. Its public half stands under sshKeys of your User."
+    "name one with --key ~/.ssh/id_ed25519 or GANGOPS_KEY; or for good:\n"
+    "    git config --global gpg.format ssh\n"
+    "    git config --global user.signingKey ~/.ssh/id_ed25519.pub\n"
+    "  Its public half stands under sshKeys of your User document."
 )
 
 

@@ -292,6 +292,26 @@ def test_every_problem_of_a_configuration_is_named(tmp_path: Path) -> None:
     assert {"agent.node", "agent.servers", "simulate.gpus", "agent.cluster", "tls.ca", "trust.principal"} <= set(found)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("token = hunter2\n", "Line 1 stands before the first section, such as [agent]."),
+        ("[agent]\nhunter2\n", "Line 2 is no `key = value`."),
+        ("[agent]\nnode = a\nnode = hunter2\n", "Line 3 says node a second time."),
+    ],
+)
+def test_a_configuration_that_cannot_be_read_is_told_by_line_and_never_by_what_is_in_it(
+    tmp_path: Path, text: str, told: str
+) -> None:
+    path = tmp_path / "agent.conf"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(InvalidInput) as caught:
+        read_conf(path)
+    assert [d.detail for d in caught.value.diagnostics] == [told]
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_configuration_others_can_write_is_not_believed_by_root(agents: Agents) -> None:
     agents.conf.chmod(0o622)
     with pytest.raises(InvalidInput) as caught:

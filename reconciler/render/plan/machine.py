@@ -21,6 +21,7 @@ from reconciler.render.plan.model import Plan
 FORMAT = "1.0"
 _MOST_BYTES = 16 << 20
 _codec = Codec()
+_AGAIN = "Make it again: gangops plan -o json"
 
 
 def plan_json(plan: Plan) -> Mapping[str, object]:
@@ -36,11 +37,13 @@ def plan_text_json(plan: Plan) -> str:
 def plan_from_json(raw: bytes) -> Plan:
     """The plan an artefact holds. Raises StoreError (BadArtifact) for anything but a well-formed plan."""
     if len(raw) > _MOST_BYTES:
-        raise StoreError(f"the artefact has {len(raw)} bytes; at most {_MOST_BYTES} are read", code="BadArtifact")
+        raise StoreError(
+            f"the artefact has {len(raw)} bytes; at most {_MOST_BYTES} are read", code="BadArtifact", remedy=_AGAIN
+        )
     try:
         return _codec.value_of(Plan, _unwrapped(json.loads(raw.decode("utf-8"))))
     except (ValueError, RecursionError, StoreError) as err:
-        raise StoreError(f"the artefact cannot be read: {str(err)[:200]}", code="BadArtifact") from err
+        raise StoreError(f"the artefact cannot be read: {str(err)[:200]}", code="BadArtifact", remedy=_AGAIN) from err
 
 
 def _unwrapped(tree: object) -> dict[str, typing.Any]:

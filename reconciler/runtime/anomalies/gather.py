@@ -172,7 +172,9 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as err:
-        raise UsageError(f"{path} cannot be read: {err.strerror}", code="FileUnreadable") from err
+        raise UsageError(
+            f"{path} cannot be read: {err.strerror}", code="FileUnreadable", remedy="name a readable file"
+        ) from err
 
 
 def hops_of(captured: Captured, allocation: Allocation) -> tuple[Hop, ...]:

@@ -33,7 +33,10 @@ def chosen(git: Git, chain: list[Link], bounds: Bounds) -> tuple[list[Link], int
         and (bounds.since_at is None or dates[i] >= bounds.since_at) and (bounds.until_at is None or dates[i] <= bounds.until_at)
     ]  # fmt: skip
     if not wanted:
-        raise NotFound("the record has no generation between --since and --until", code="UnknownGeneration")
+        raise NotFound(
+            f"the record has no generation between --since and --until: it has {min(numbers)} to {max(numbers)}",
+            code="UnknownGeneration", remedy="gangops audit verify",
+        )  # fmt: skip
     return chain[wanted[0] : wanted[-1] + 1], wanted[0]
 
 

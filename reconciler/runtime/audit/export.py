@@ -38,7 +38,11 @@ def statements(git: Git, tip: str, first: int, last: int) -> Iterator[Statement]
     raw = raw_commits(git, (link.id for link in chain))
     asked = [i for i, link in enumerate(chain) if first <= number_said(raw[link.id], b"Generation") <= last]
     if not asked:
-        raise NotFound("the record has no such generation", code="UnknownGeneration")
+        raise NotFound(
+            "the record has no such generation",
+            code="UnknownGeneration",
+            remedy="`gangops history --limit 1` shows the newest",
+        )
     part = chain[asked[0] : asked[-1] + 1]
     reel = frames(git, part, part[0].parent)
     if part[0].parent:

@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from reconciler.errors import UsageError
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import SECOND, Instant, JobKey, document_of
+from reconciler.render.names import when
 from reconciler.runtime.audit.glance import masks
 from reconciler.runtime.audit.index import EVICTED, HOLDING, Index
 from reconciler.runtime.audit.scenes import Scene
@@ -123,7 +124,10 @@ def usage(
     first, last = index.commits["at"][0], index.commits["at"][-1]
     begin, end = max(since or first, first), until if until is not None else last
     if end <= begin:
-        raise UsageError("there is no time between --since and --until that the record knows", code="EmptyPeriod")
+        raise UsageError(
+            "the record knows no time between --since and --until", code="EmptyPeriod",
+            remedy=f"it goes from {when(Instant(first))} to {when(Instant(last))}",
+        )  # fmt: skip
     sweep = _Sweep(index, world, key_of or _key(index, by), Instant(begin), Instant(end), period)
     sweep.run()
     return Used(by=by, rows=tuple(sweep.rows(by)), totals=tuple(sweep.totals()))

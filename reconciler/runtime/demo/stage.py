@@ -64,6 +64,9 @@ class Stage:
         self._ending.set()
         with _deaf():
             end_descendants()
+            # They have ended, and were collected with the orphans: Popen asks once more, and knows it too.
+            for started in (*self._agents.values(), *([self._reconciler] if self._reconciler is not None else [])):
+                started.poll()
         ctypes.CDLL(None).prctl(_SUBREAPER, 0, 0, 0, 0)
 
     # -- setting up

@@ -68,7 +68,12 @@ def read_event(file: Path) -> Event:
         if "merge_group" in payload:
             return _merge_group(repository, payload["merge_group"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as err:
-        raise UsageError(f"{file} is no event payload: {str(err)[:120]}", code="UnknownEvent") from err
+        why = err.strerror if isinstance(err, OSError) else f"it is no payload of an event ({str(err)[:120]})"
+        raise UsageError(
+            f"{file} cannot be read: {why}",
+            code="UnknownEvent",
+            remedy="in a workflow the event is at $GITHUB_EVENT_PATH",
+        ) from err
     raise UsageError(
         f"{file} is an event of another kind", code="UnknownEvent",
         remedy="known are pull_request, workflow_run and merge_group",

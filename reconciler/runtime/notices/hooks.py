@@ -136,7 +136,10 @@ def key_in(file: Path) -> bytes:
         key = base64.b64decode(text[6:], validate=True) if text.startswith("whsec_") else text.encode()
     except (OSError, UnicodeDecodeError, binascii.Error) as err:
         why = err.strerror if isinstance(err, OSError) else "it is neither text nor whsec_ and base64"
-        raise UsageError(f"the webhook's secret {file} cannot be read: {why}", code="SecretMissing") from err
+        raise UsageError(
+            f"the webhook's secret {file} cannot be read: {why}", code="SecretMissing",
+            remedy=f"openssl rand -hex 32 > {file}",
+        ) from err  # fmt: skip
     if len(key) < _LEAST_SECRET:
         raise UsageError(
             f"the webhook's secret {file} has fewer than {_LEAST_SECRET} bytes", code="SecretMissing",

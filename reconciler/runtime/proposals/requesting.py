@@ -75,7 +75,10 @@ def prepare(desk: Desk, asking: Asking, now: Instant) -> Prepared:
         raise UsageError("a request lasts up to 24h", code="TooLong", remedy="the lasting change goes by pull request")
     reason = " ".join(asking.reason.split())
     if len(reason) > LONGEST_REASON:
-        raise UsageError(f"a reason has at most {LONGEST_REASON} characters", code="ReasonTooLong")
+        raise UsageError(
+            f"a reason has at most {LONGEST_REASON} characters; this has {len(reason)}", code="ReasonTooLong",
+            remedy="name the ticket that has the rest: --reason 'XID 79, DC-881'",
+        )  # fmt: skip
     wish = Wish(
         ask=asking.ask.value,
         cluster=_cluster(desk.clone),

@@ -55,7 +55,9 @@ def scenario_files(paths: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if not path.exists():
-            raise NotFound(f"{path} does not exist", code="PathNotFound")
+            raise NotFound(
+                f"{path} does not exist", code="PathNotFound", remedy="name scenario files, or a folder of them: *.yaml"
+            )
         inside = sorted(p for p in path.rglob("*") if p.suffix in _SUFFIXES) if path.is_dir() else [path]
         if not inside:
             raise NotFound(f"{path} has no scenario files", code="NoScenarios", remedy="they end in .yaml")
