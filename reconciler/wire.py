@@ -43,7 +43,7 @@ class RankOrder:
     """
 
     rank: int
-    localRank: int  # noqa: N815  names are the JSON's own
+    localRank: int
     gpu: int
     uuid: str
     numa: int
@@ -66,14 +66,14 @@ class RunOrder:
     script: str
     session: bool
     image: str
-    workingDir: str  # noqa: N815
+    workingDir: str
     env: dict[str, str]
     mounts: list[dict[str, Any]]
-    secretFiles: list[str]  # noqa: N815
+    secretFiles: list[str]
     user: str
     group: str
-    heartbeatFile: str  # noqa: N815
-    idleSeconds: int = 0  # noqa: N815
+    heartbeatFile: str
+    idleSeconds: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class CheckpointOrder:
     marker: str
     signal: str
     to: str
-    graceSeconds: int  # noqa: N815
+    graceSeconds: int
 
 
 @dataclass(frozen=True)
@@ -102,24 +102,24 @@ class AttemptOrder:
     attempt: int
     phase: str
     digest: str
-    worldSize: int  # noqa: N815
-    nodeRank: int  # noqa: N815
-    nodeCount: int  # noqa: N815
-    leaderAddress: str  # noqa: N815
+    worldSize: int
+    nodeRank: int
+    nodeCount: int
+    leaderAddress: str
     port: int
     ports: list[int]
     resume: bool
     deadline: int | None
-    killSeconds: int  # noqa: N815
+    killSeconds: int
     fence: str
-    leaseSeconds: int  # noqa: N815
-    cpusPerGpu: int  # noqa: N815
-    memoryBytes: int  # noqa: N815
+    leaseSeconds: int
+    cpusPerGpu: int
+    memoryBytes: int
     run: RunOrder
     checkpoint: CheckpointOrder | None
     ranks: list[RankOrder] = field(default_factory=list)
-    topoFile: str = ""  # noqa: N815
-    taskIndex: int | None = None  # noqa: N815
+    topoFile: str = ""
+    taskIndex: int | None = None
     parameters: dict[str, str] = field(default_factory=dict)
     holders: list[str] = field(default_factory=list)
 
@@ -130,7 +130,7 @@ class NodeOrders:
 
     node: str
     attempts: list[AttemptOrder] = field(default_factory=list)
-    formatVersion: str = FORMAT  # noqa: N815
+    formatVersion: str = FORMAT
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Proof:
     `trees[0]` is the commit's tree; each next one is the entry of `path` in the one before.
     """
 
-    commitId: str  # noqa: N815
+    commitId: str
     commit: bytes
     trees: list[bytes]
     path: str
@@ -161,7 +161,7 @@ class AttemptStatus:
     at: int
     generation: int
     commit: str
-    exitCode: int | None = None  # noqa: N815
+    exitCode: int | None = None
     reason: str = ""
     checkpoint: int | None = None
     progress: dict[str, Any] = field(default_factory=dict)
@@ -173,7 +173,7 @@ class AttemptStatus:
 class Refusal:
     """An order this agent did not accept, and why: its receipt."""
 
-    commitId: str  # noqa: N815
+    commitId: str
     code: str
     detail: str
     at: int
@@ -191,22 +191,22 @@ class Report:
     """
 
     node: str
-    bootId: str  # noqa: N815
+    bootId: str
     session: str
     sequence: int
     address: str
     epoch: int
     generation: int
     commit: str
-    fileDigest: str = ""  # noqa: N815
+    fileDigest: str = ""
     unhealthy: str = ""
     hardware: dict[str, Any] = field(default_factory=dict)
     attempts: list[AttemptStatus] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
-    waitSeconds: int = 20  # noqa: N815
+    waitSeconds: int = 20
     vitals: dict[str, Any] = field(default_factory=dict)
-    agentVersion: str = ""  # noqa: N815
-    formatVersion: str = FORMAT  # noqa: N815
+    agentVersion: str = ""
+    formatVersion: str = FORMAT
 
 
 @dataclass(frozen=True)
@@ -252,10 +252,10 @@ class Answer:
     """What the reconciler says back: perhaps orders, always a renewed lease. `generation` is the one applied now."""
 
     generation: int
-    leaseSeconds: int = 0  # noqa: N815
+    leaseSeconds: int = 0
     proof: Proof | None = None
     visits: list[Visit] = field(default_factory=list)
-    formatVersion: str = FORMAT  # noqa: N815
+    formatVersion: str = FORMAT
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ class Journal:
         try:
             written = os.write(self._fd, line)
             if written != len(line):
-                raise OSError(f"only {written} of {len(line)} bytes were taken")  # noqa: TRY301
+                raise OSError(f"only {written} of {len(line)} bytes were taken")  # noqa: TRY301  handled as the system's own would be
             os.fsync(self._fd)
         except OSError as err:
             with contextlib.suppress(OSError):  # half a line would hide all that follow
@@ -151,7 +151,7 @@ class Journal:
             return
         try:
             if os.write(fd, content) != len(content):
-                raise OSError("disk full")  # noqa: TRY301
+                raise OSError("disk full")  # noqa: TRY301  handled as the system's own would be
             os.fsync(fd)
             fresh.replace(self.path)
         except OSError:

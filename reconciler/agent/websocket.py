@@ -35,11 +35,15 @@ class WebSocket:
         self._buffer = b""
         try:
             raw = socket.create_connection((host, port), CONNECT_SECONDS)
+        except OSError as err:
+            raise LinkDown(str(err)) from err
+        try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
             self._socket = context.wrap_socket(raw, server_hostname=host)
         except OSError as err:
+            raw.close()  # nothing is left to close where TLS has taken it over
             raise LinkDown(str(err)) from err
         try:
             self._shake_hands(f"{host}:{port}", path)

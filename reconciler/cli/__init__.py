@@ -88,7 +88,7 @@ def _our_bug(err: Exception) -> GangOpsError:
     import traceback
 
     frames = traceback.extract_tb(err.__traceback__)
-    where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""  # noqa: PTH119
+    where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""  # noqa: PTH119  pathlib may be what broke
     try:
         file, path = tempfile.mkstemp(prefix="gangops-bug-", suffix=".txt")
         os.write(file, "".join(traceback.format_exception(err)).encode("utf-8", "replace"))

@@ -48,7 +48,7 @@ def cache_file(name: str) -> Path | None:
 
     None when there is no such folder; then everything is read anew.
     """
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")  # noqa: PTH111, PTH118
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")  # noqa: PTH111, PTH118  no home is no error
     folder = Path(home) / "gangops"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -101,8 +101,8 @@ def _queue_rules(
         limits = [spec.limits for spec in path]  # type: ignore[attr-defined]  # a pydantic model, known to `schema` only
         tops = [c for limit in limits if (c := classes.get(ClassName(limit.max_priority_class or ""))) is not None]
         top = min(tops, key=lambda c: (c.value, c.name), default=None)
-        roots = next((spec.mount_roots for spec in path if spec.mount_roots), ())  # type: ignore[attr-defined]
-        secrets = next((spec.secret_roots for spec in path if spec.secret_roots), ())  # type: ignore[attr-defined]
+        roots = next((spec.mount_roots for spec in path if spec.mount_roots), ())  # type: ignore[attr-defined]  # as above
+        secrets = next((spec.secret_roots for spec in path if spec.secret_roots), ())  # type: ignore[attr-defined]  # as above
         queue = quotas.queues[QueueName(name)]
         found[name] = QueueRules(
             user=queue.run_as,

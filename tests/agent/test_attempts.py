@@ -25,11 +25,11 @@ NOW = 1000 * SECOND
 
 
 def rank(number: int = 0, **facts: object) -> LaunchedSeen:
-    return LaunchedSeen(**{"rank": number, "started": True, **facts})  # type: ignore[arg-type]
+    return LaunchedSeen(**{"rank": number, "started": True, **facts})  # type: ignore[arg-type]  # fields by name
 
 
 def launched(*ranks: LaunchedSeen, **facts: object) -> Seen:
-    return Seen(**{"stage": Stage.LAUNCHED, "now": NOW, "expected": len(ranks), "launched": ranks, **facts})  # type: ignore[arg-type]
+    return Seen(**{"stage": Stage.LAUNCHED, "now": NOW, "expected": len(ranks), "launched": ranks, **facts})  # type: ignore[arg-type]  # fields by name
 
 
 def ended(number: int = 0, code: int | None = 0, **facts: object) -> LaunchedSeen:

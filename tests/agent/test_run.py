@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,10 +38,10 @@ while True:
 """
 
 
-def until(reached: object, what: str) -> None:
+def until(reached: Callable[[], object], what: str) -> None:
     """Wait for something that only the file system or /proc tells."""
     ends = time.monotonic() + PATIENCE
-    while not reached():  # type: ignore[operator]
+    while not reached():
         assert time.monotonic() < ends, what
         time.sleep(0.02)
 
@@ -230,7 +231,7 @@ def test_a_change_is_reported_at_once_though_a_report_is_held(
         other = running(order, "prepare", job=f"nlp/{name}")
         hub.offer(repo.orders(10 + len(delays), order, other), 10 + len(delays))
         offered = time.monotonic()
-        hub.wait_for(lambda r, job=other.job: any(a.job == job and a.state == "Prepared" for a in r.attempts))  # type: ignore[misc]
+        hub.wait_for(lambda r, job=other.job: any(a.job == job and a.state == "Prepared" for a in r.attempts))  # type: ignore[misc]  # mypy infers no lambda with a default
         delays.append(time.monotonic() - offered)
         assert offered - at < 5
     # Verified, journalled, prepared and reported: some 50 ms here; a held report would be 20 s.

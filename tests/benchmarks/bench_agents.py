@@ -16,9 +16,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from reconciler.engines.agents import AgentEngine, AgentSettings
 from reconciler.engines.certificates import issue_node, issue_server, make_ca
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import Instant, NodeName
+from reconciler.ports import Committed
 from reconciler.runtime.clock import SystemClock
 from reconciler.runtime.loop import Reconciler
 from reconciler.runtime.reading import DesiredReader
@@ -118,12 +120,16 @@ def reconciler_of(lab: Lab, names: list[str]) -> tuple[Reconciler, AgentEngine, 
     )
     apply = engine.apply
 
-    def witness(committed: object) -> None:
-        published.setdefault(committed.generation, time.monotonic())  # type: ignore[attr-defined]  # the push is over
-        apply(committed)  # type: ignore[arg-type]
+    def witness(committed: Committed) -> None:
+        published.setdefault(committed.generation, time.monotonic())  # the push is over
+        apply(committed)
 
     engine.apply = witness  # type: ignore[method-assign]  # a witness in front of the real one
     return reconciler, engine, published
+
+
+def _all_are(lab: Lab, wanted: JobState | None) -> bool:
+    return _states(lab) == ({wanted} if wanted else set())
 
 
 def play(lab: Lab, reconciler: Reconciler, agents: int) -> None:
@@ -132,7 +138,7 @@ def play(lab: Lab, reconciler: Reconciler, agents: int) -> None:
     for change, state in (({whole: job_text("whole", 8 * agents)}, JobState.RUNNING), ({whole: None}, None)):
         lab.desire(change)
         reconciler.wake()
-        _until("the gang over every node", lambda wanted=state: _states(lab) == ({wanted} if wanted else set()))
+        _until("the gang over every node", partial(_all_are, lab, state))
     small = {job_file(f"j{number}"): job_text(f"j{number}", 16) for number in range(agents // 2)}
     lab.desire(small)
     reconciler.wake()
@@ -143,9 +149,9 @@ def _states(lab: Lab) -> set[JobState]:
     return {record.state for record in lab.generation().allocation.jobs.values()}
 
 
-def _until(what: str, reached: object, seconds: float = 120) -> None:
+def _until(what: str, reached: Callable[[], object], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
-    while not reached():  # type: ignore[operator]
+    while not reached():
         if time.monotonic() > end:
             raise SystemExit(f"{what}: not within {seconds:.0f} s")
         time.sleep(0.2)

@@ -17,12 +17,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from reconciler.model.units import HOUR  # noqa: E402
-from reconciler.store.signatures import make_key  # noqa: E402
-from reconciler.store.statecommit import Writer  # noqa: E402
-from tests.render.pulls import BASE, NODES_FILE, path, text  # noqa: E402
-from tests.runtime.lab import Lab  # noqa: E402
-from tests.store.world import new_repository  # noqa: E402
+from reconciler.model.units import HOUR  # noqa: E402  after the path is set
+from reconciler.store.signatures import make_key  # noqa: E402  after the path is set
+from reconciler.store.statecommit import Writer  # noqa: E402  after the path is set
+from tests.render.pulls import BASE, NODES_FILE, path, text  # noqa: E402  after the path is set
+from tests.runtime.lab import Lab  # noqa: E402  after the path is set
+from tests.store.world import new_repository  # noqa: E402  after the path is set
 
 RACK = 32
 SIZES = (1, 1, 1, 2, 2, 1, 8, 1)

@@ -97,7 +97,7 @@ def test_a_gb200_tray_names_its_clique_and_makes_no_rail_up(tmp_path: Path) -> N
     assert [numa.id for numa in spec.numa] == [0, 1]
     assert "NUMA nodes 2, 10, 18, 26 have no CPUs and are left out" in described.remarks
     assert described.node_set is not None
-    assert described.node_set["spec"]["domains"] == {"nvlinkDomain": "clique-6c1bb54e-32766"}  # type: ignore[index,call-overload]
+    assert described.node_set["spec"]["domains"] == {"nvlinkDomain": "clique-6c1bb54e-32766"}  # type: ignore[index,call-overload]  # a tree of YAML
 
 
 def test_a_broken_machine_is_described_as_it_is_and_says_so(tmp_path: Path) -> None:

@@ -25,43 +25,43 @@ class Library:
     NVML_NVLINK_MAX_LINKS = 18
     NVML_FEATURE_ENABLED = 1
     NVML_NVLINK_DEVICE_TYPE_SWITCH = 2
-    nvmlShutdown = staticmethod(lambda: None)  # noqa: N815
+    nvmlShutdown = staticmethod(lambda: None)
 
     def __init__(self, wires: list[list[int | str | None]], *, clique: int = 0, driver: bool = True) -> None:
         self.wires, self.clique, self.driver = wires, clique, driver
 
-    def nvmlInit(self) -> None:  # noqa: N802
+    def nvmlInit(self) -> None:
         if not self.driver:
             raise NVMLError
 
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+    def nvmlDeviceGetCount(self) -> int:
         return len(self.wires)
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         return index
 
-    def nvmlDeviceGetPciInfo(self, gpu: int) -> Any:  # noqa: N802
+    def nvmlDeviceGetPciInfo(self, gpu: int) -> Any:
         return SimpleNamespace(busId=f"00000000:0{gpu}:00.0".encode())
 
-    def nvmlDeviceGetUUID(self, gpu: int) -> bytes:  # noqa: N802
+    def nvmlDeviceGetUUID(self, gpu: int) -> bytes:
         return f"GPU-{gpu}".encode()
 
-    def nvmlDeviceGetName(self, _: int) -> str:  # noqa: N802
+    def nvmlDeviceGetName(self, _: int) -> str:
         return "NVIDIA H100 80GB HBM3"
 
-    def nvmlDeviceGetMemoryInfo(self, _: int) -> Any:  # noqa: N802
+    def nvmlDeviceGetMemoryInfo(self, _: int) -> Any:
         return SimpleNamespace(total=81559 << 20)
 
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+    def nvmlSystemGetDriverVersion(self) -> str:
         return "570.1"
 
-    def nvmlDeviceGetNvLinkState(self, gpu: int, link: int) -> int:  # noqa: N802
+    def nvmlDeviceGetNvLinkState(self, gpu: int, link: int) -> int:
         return int(self._far_end(gpu, link) is not None)
 
-    def nvmlDeviceGetNvLinkRemoteDeviceType(self, gpu: int, link: int) -> int:  # noqa: N802
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, gpu: int, link: int) -> int:
         return 2 if self._far_end(gpu, link) == "switch" else 0
 
-    def nvmlDeviceGetNvLinkRemotePciInfo(self, gpu: int, link: int) -> Any:  # noqa: N802
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, gpu: int, link: int) -> Any:
         end = self._far_end(gpu, link)
         return SimpleNamespace(busId="00000000:AA:00.0" if end == "switch" else f"00000000:0{end}:00.0")
 
@@ -70,13 +70,13 @@ class Library:
             raise NVMLError
         return self.wires[gpu][link]
 
-    def c_nvmlGpuFabricInfo_v2_t(self) -> Any:  # noqa: N802
+    def c_nvmlGpuFabricInfo_v2_t(self) -> Any:
         class Answer(ctypes.Structure):
             _fields_ = (("clusterUuid", ctypes.c_uint8 * 16), ("cliqueId", ctypes.c_uint32), ("state", ctypes.c_uint8))
 
         return Answer((ctypes.c_uint8 * 16)(*uuid.UUID(int=7).bytes), self.clique, 3)
 
-    def nvmlDeviceGetGpuFabricInfoV(self, _: int, answer: object) -> int:  # noqa: N802
+    def nvmlDeviceGetGpuFabricInfoV(self, _: int, answer: object) -> int:
         return 0
 
 

@@ -116,7 +116,7 @@ def test_an_order_is_complete() -> None:
 
 
 def with_shape(**changes: object) -> Desired:
-    nodes = [replace(n, shape=replace(n.shape, **changes)) for n in DESIRED.inventory.nodes]  # type: ignore[arg-type]
+    nodes = [replace(n, shape=replace(n.shape, **changes)) for n in DESIRED.inventory.nodes]  # type: ignore[arg-type]  # fields by name
     return replace(DESIRED, inventory=replace(DESIRED.inventory, nodes=tuple(nodes)))
 
 

@@ -79,7 +79,7 @@ def nodes_of(generation: Generation, key: JobKey) -> set[str]:
 
 
 def links(node: str, count: int) -> Callable[[Generation], bool]:
-    return lambda g: [gpu.nvlinks for gpu in g.observed.nodes[node].gpus if gpu.index == 5] == [count]  # type: ignore[index]
+    return lambda g: [gpu.nvlinks for gpu in g.observed.nodes[node].gpus if gpu.index == 5] == [count]  # type: ignore[index]  # a node by the text of its name
 
 
 def gangops(stage: Stage, *words: str) -> subprocess.CompletedProcess[str]:
@@ -125,7 +125,7 @@ def test_a_gpu_that_loses_its_nvlink_mid_run(stage: Stage) -> None:
 def test_a_nic_that_went_dark_is_adopted_into_the_inventory(stage: Stage) -> None:
     node = stage.nodes[2]
     pretend(stage, node, nics=[{"name": f"mlx5_{i}", "up": i != 2} for i in range(8)])
-    stage.until("the dark NIC is on record", 60, lambda g: len(g.observed.nodes[node].nics) == 8)  # type: ignore[index]
+    stage.until("the dark NIC is on record", 60, lambda g: len(g.observed.nodes[node].nics) == 8)  # type: ignore[index]  # a node by the text of its name
     assert f"! node {node}: mlx5_2 is down, which serves GPU 2 (rail avoided)" in gangops(stage, "status").stdout
 
     done = gangops(stage, "inventory", "adopt", node)
@@ -141,8 +141,8 @@ def test_a_gpu_that_fell_off_the_bus_is_given_to_nobody_and_a_hot_one_is_told_be
     ill, hot = stage.nodes[1], stage.nodes[2]
     pretend(stage, ill, gpus=[{"index": 3, "xids": [79]}])
     pretend(stage, hot, gpus=[{"index": 6, "throttled": "heat, by the hardware"}])
-    stage.until("the fault is on record", 60, lambda g: any(gpu.xids == (79,) for gpu in g.observed.nodes[ill].gpus))  # type: ignore[index]
-    stage.until("the heat is on record", 60, lambda g: any(gpu.throttled for gpu in g.observed.nodes[hot].gpus))  # type: ignore[index]
+    stage.until("the fault is on record", 60, lambda g: any(gpu.xids == (79,) for gpu in g.observed.nodes[ill].gpus))  # type: ignore[index]  # a node by the text of its name
+    stage.until("the heat is on record", 60, lambda g: any(gpu.throttled for gpu in g.observed.nodes[hot].gpus))  # type: ignore[index]  # a node by the text of its name
     told = json.loads(gangops(stage, "inventory", "diff", "-o", "json").stdout)["drift"]
     assert [(d["node"], d["code"], d["severity"], d["effect"]) for d in told] == [
         (ill, "XidFatal", "error", "capacity removed"),

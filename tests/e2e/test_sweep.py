@@ -56,7 +56,7 @@ def over(generation: Generation) -> bool:
     return len(mine) == 12 and all(record.state is JobState.FINISHED for record in mine)
 
 
-def test_a_sweep_runs_four_at_once_with_its_parameters_and_one_failure_stops_no_other(stage: Stage) -> None:  # noqa: F811
+def test_a_sweep_runs_four_at_once_with_its_parameters_and_one_failure_stops_no_other(stage: Stage) -> None:  # noqa: F811  a fixture's name is its import
     out = stage.folder / "out"
     out.mkdir()
     program = stage.folder / "task.py"

@@ -405,7 +405,7 @@ def test_a_controller_killed_right_after_submission_loses_nothing_and_runs_nothi
 
     commands.submit = and_crash  # type: ignore[method-assign, assignment]  # the crash comes between answer and next look
     scene.world.look()
-    commands.submit = accept  # type: ignore[method-assign]
+    commands.submit = accept  # type: ignore[method-assign]  # in place of the real one
     assert scene.world.told[-1][0] in {"SlurmUnavailable", "SlurmTimedOut"}
     scene.slurm.control("start-ctld")
     scene.world.sync()
@@ -464,9 +464,9 @@ def test_a_job_that_is_in_twice_runs_once(scene: Scene) -> None:
     """A submission whose answer was lost may come in late, after the next one."""
     commands = scene.world.engine._commands
     accept = commands.submit
-    commands.submit = lambda options, script: (accept(options, script), accept(options, script))[1]  # type: ignore[method-assign]
+    commands.submit = lambda options, script: (accept(options, script), accept(options, script))[1]  # type: ignore[method-assign]  # in place of the real one
     scene.start(node001=scene.world.order(script=FOREVER))
-    commands.submit = accept  # type: ignore[method-assign]
+    commands.submit = accept  # type: ignore[method-assign]  # in place of the real one
 
     def one_is_left() -> bool:
         scene.world.sync()

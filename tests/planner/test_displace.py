@@ -460,7 +460,7 @@ def cheapest_moves(desired: Desired, records: list[JobRecord]) -> tuple[int, int
     """By trying everything: (highest priority, GPU-seconds lost, jobs) of the best set of one or two moves."""
     free: dict[str, int] = {"n1": 4, "n2": 4, "n3": 4}
     for record in records:
-        free[record.placement.nodes[0]] -= record.gpus_held  # type: ignore[union-attr]
+        free[record.placement.nodes[0]] -= record.gpus_held  # type: ignore[union-attr]  # it runs, so it has a place
     if 4 in free.values():
         return (-1, 0, 0)
     costs = []
@@ -485,7 +485,7 @@ def _fits(free: dict[str, int], targets: tuple[str, ...], chosen: tuple[JobRecor
     if min(free.values()) < 0:
         return False
     for record in chosen:
-        free[record.placement.nodes[0]] += record.gpus_held  # type: ignore[union-attr]
+        free[record.placement.nodes[0]] += record.gpus_held  # type: ignore[union-attr]  # it runs, so it has a place
     return 4 in free.values()
 
 
@@ -535,7 +535,7 @@ def test_shrinks_cost_what_trying_everything_finds(seed: int) -> None:
     desired = replace(desired, scheduling=rules)
     free = {f"n{n}": 8 for n in range(4)}
     for record in (*records, *fixed):
-        for rank in record.placement.ranks:  # type: ignore[union-attr]
+        for rank in record.placement.ranks:  # type: ignore[union-attr]  # it runs, so it has a place
             free[rank.node] -= 1
     after = decided(desired, *records, *fixed)
     shrunk = [r for r in records if after.jobs[r.job].cause is Cause.RESIZED]
@@ -564,7 +564,7 @@ def _cheapest_shrinks(desired: Desired, records: list[JobRecord], free: dict[str
             for record in chosen:
                 made = desired.jobs[record.job].elastic
                 least = 4 * made.least if made else record.gpus_held
-                for rank in record.placement.ranks[least:]:  # type: ignore[union-attr]
+                for rank in record.placement.ranks[least:]:  # type: ignore[union-attr]  # it runs, so it has a place
                     open_now[rank.node] += 1
             gives = all(
                 record.gpus_held

@@ -49,12 +49,12 @@ def sees(node: str, **changes: object) -> Change:
 
 
 def says(node: NodeName, **changes: object) -> Change:
-    return lambda at: replace(at, vitals={**at.vitals, node: replace(NodeVitals(node=node), **changes)})  # type: ignore[arg-type]
+    return lambda at: replace(at, vitals={**at.vitals, node: replace(NodeVitals(node=node), **changes)})  # type: ignore[arg-type]  # fields by name
 
 
 def has(key: JobKey, **changes: object) -> Change:
     def changed(at: Situation) -> Situation:
-        record = replace(at.allocation.jobs[key], **changes)  # type: ignore[arg-type]
+        record = replace(at.allocation.jobs[key], **changes)  # type: ignore[arg-type]  # fields by name
         return replace(at, allocation=replace(at.allocation, jobs={**at.allocation.jobs, key: record}))
 
     return changed

@@ -56,7 +56,7 @@ def land(lab: Lab, changes: dict[str, str | None], who: str, message: str = "Cha
 
 def acknowledge(lab: Lab, commit: str, who: str, **how: object) -> str:
     lab.desire()
-    return merged(lab, f"Agree (#8)\n\nAcknowledge-Change: {commit[:12]}\n", author=who, **how)  # type: ignore[arg-type]
+    return merged(lab, f"Agree (#8)\n\nAcknowledge-Change: {commit[:12]}\n", author=who, **how)  # type: ignore[arg-type]  # keywords of `merged`
 
 
 def check_replay(lab: Lab) -> None:

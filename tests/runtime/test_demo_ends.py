@@ -43,4 +43,4 @@ def test_nothing_is_left_when_the_demo_is_ended_twice(tmp_path: Path, asked: sig
         time.sleep(0.5)  # an impatient person
         demo.send_signal(signal.SIGINT)
         assert demo.wait(timeout=30) == ExitStatus.INTERRUPTED
-    assert not os.path.exists(f"/proc/{pid}") or is_zombie(pid)  # noqa: PTH110
+    assert not os.path.exists(f"/proc/{pid}") or is_zombie(pid)  # noqa: PTH110  asked often

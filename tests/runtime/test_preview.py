@@ -222,7 +222,7 @@ def test_a_clone_without_blobs_will_do_and_asks_for_them_in_one_go(lab: Lab, mon
         def witness(self: Git, *arguments: str, **how: object) -> object:
             if how.get("network"):
                 asked.append(arguments)
-            return run(self, *arguments, **how)  # type: ignore[arg-type]
+            return run(self, *arguments, **how)  # type: ignore[arg-type]  # what it was given
 
         patched.setattr(Git, "run", witness)
         assert preview(open_clone(folder), head, whole.basis.at, base=base) == whole

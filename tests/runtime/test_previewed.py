@@ -37,7 +37,7 @@ def pulled(lab: Lab, changes: dict[str, str]) -> tuple[str, Plan, str]:
 
 def merge(lab: Lab, changes: dict[str, str], trailers: str, **how: str) -> str:
     lab.desire(changes)
-    return merged(lab, f"Merge it (#12)\n\n{trailers}\n", **how)  # type: ignore[arg-type]
+    return merged(lab, f"Merge it (#12)\n\n{trailers}\n", **how)  # type: ignore[arg-type]  # keywords of `merged`
 
 
 def full(lab: Lab, config: str = CONFIG) -> Desk:

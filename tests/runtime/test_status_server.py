@@ -64,7 +64,7 @@ def test_health_is_a_status_with_its_reason(
     reconciler: Reconciler, ready: bool, stalled: bool, reason: str, status: int
 ) -> None:
     said = {"ready": ready, "stalled": stalled, "reason": reason, "message": "too many", "remedy": "look at the link"}
-    reconciler.snapshot = replace(WELL, **said)  # type: ignore[arg-type]
+    reconciler.snapshot = replace(WELL, **said)  # type: ignore[arg-type]  # fields by name
     found, body = reconciler.get("/healthz")
     assert (found, json.loads(body)) == (status, {**said, "since": 7, "generation": 42})
 
