@@ -198,7 +198,7 @@ class Reconciler:
                 following = next_generation(inputs, self._decider)
             told = frozenset(document_of(change.job) for change in following.decision.changes)
             taken = self._taking.of(want.read, current, told)
-            if not (taken or self._worth_a_commit(following, current, want.desired, now)):
+            if not self._worth_a_commit(following, current, want.desired, now, taken):
                 self._settled(want, current)
                 return Round(generation=current, desired=want.read, committed=None, held=want.held)
             # 5. Commit and publish; only a push that won is acted on.
@@ -221,7 +221,7 @@ class Reconciler:
             # 6. Apply.
             self._current = following.committed_as(commit)
             self._apply(self._current)
-            self._gathered(following, want.desired)
+            self._gathered(following, want.desired, taken)
             self._published(following, commit, taken)
             self._clear_requests(fetched)
             self._settled(want, self._current)
@@ -312,13 +312,15 @@ class Reconciler:
             self._brought = asked, provenance_after(git, known, want.read, base, decided, current.allocation)
         return self._brought[1]
 
-    def _worth_a_commit(self, following: NextGeneration, current: Generation, desired: Desired, now: Instant) -> bool:
-        """Of a round that takes nothing in. A decision that changes something, a change that is withheld from it, or a
-        request, at once. Nodes that came, went or changed, once a cycle; receipts and checkpoint times alone, once
-        `observed.coalesce`. Starts may wait."""
+    def _worth_a_commit(
+        self, following: NextGeneration, current: Generation, desired: Desired, now: Instant, taken: tuple[str, ...]
+    ) -> bool:
+        """A decision that changes something, what is taken in, a change that is withheld, or a request, at once. Nodes
+        that came, went or changed, once a cycle; receipts and checkpoint times alone, once `observed.coalesce`. Starts
+        may wait, and what moves no job."""
         if following.inputs.frozen.get(WITHHELD) != current.frozen.get(WITHHELD):
             return True
-        if following.decision.changed and not self._may_wait(following, desired):
+        if (following.decision.changed or taken) and not self._may_wait(following, desired):
             return True
         if news(current.observed.requests, following.inputs.observed.requests):
             return True
@@ -367,9 +369,9 @@ class Reconciler:
             )
         )
 
-    def _gathered(self, following: NextGeneration, desired: Desired) -> None:
+    def _gathered(self, following: NextGeneration, desired: Desired, taken: tuple[str, ...]) -> None:
         self._due_at = None
-        if self._gathering is not None and following.decision.changed:
+        if self._gathering is not None and (following.decision.changed or taken):
             interval = desired.repository.publish_interval
             self._gathering.committed(following.decision.changes, interval, self._clock.monotonic())
 

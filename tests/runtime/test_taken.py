@@ -10,6 +10,7 @@ from reconciler.model.inventory import Node
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import HOUR, MINUTE, JobKey
 from reconciler.runtime.audit.verify import verify
+from reconciler.runtime.gathering import Gathering
 from reconciler.runtime.reading import DesiredReader, ReadDesired
 from reconciler.store.runner import Git
 from reconciler.store.signatures import allowed_signers_line
@@ -169,16 +170,20 @@ def test_merges_between_two_rounds_are_one_generation(lab: Lab) -> None:
     ]  # fmt: skip
 
 
-def test_fifty_merges_with_a_cordon_in_each_other_stay_as_few_as_the_rounds_that_read_them(lab: Lab) -> None:
-    desk = quiet(lab)
+def test_fifty_merges_in_a_minute_are_few_generations_and_the_last_one_counts(lab: Lab) -> None:
+    lab.begin(**jobs("sft"))
+    desk = lab.desk(gathering=Gathering())
+    desk.settle()
+    lab.clock.advance(10 * MINUTE)
+    desk.settle()
     before = desk.summary.generation
-    for number in range(50):
-        why = f"check {number}" if number % 2 else ""
-        lab.desire({NODES_FILE: with_cordon(("gpu-004", f'"{why}"')) if why else NODES})
-        if number % 10 == 9:
-            desk.round()
-    assert desk.summary.generation - before <= 5
-    assert desk.settle() == []
+    for number in range(50):  # a second each
+        lab.desire({NODES_FILE: with_cordon(("gpu-004", f"check-{number}")) if number % 2 else NODES})
+        desk.round()
+    assert 2 <= desk.summary.generation - before <= 10
+    lab.clock.advance(MINUTE)
+    desk.settle()
+    assert {node.cordoned for node in _inventory(lab)} == {"", "check-49"}
 
 
 def test_a_decision_tells_in_its_body_what_was_taken_in_with_it(lab: Lab) -> None:
