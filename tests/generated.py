@@ -36,7 +36,7 @@ from reconciler.model.observed import (
     Provenance,
 )
 from reconciler.model.units import SECOND, CommitId, Instant, JobKey, NodeName
-from reconciler.render.story import body, subject
+from reconciler.render.taken import taken_lines
 from reconciler.runtime.generation import (
     Generation,
     Inputs,
@@ -46,6 +46,8 @@ from reconciler.runtime.generation import (
     next_generation,
     trailers,
 )
+from reconciler.runtime.taken import told_by
+from reconciler.runtime.telling import message_of
 from reconciler.store.statecommit import Message
 from tests.runtime.lab import BASE, CLUSTER
 from tests.store.world import MAIN, STATE, git, new_repository
@@ -53,6 +55,7 @@ from tests.store.world import MAIN, STATE, git, new_repository
 BEGIN = 1_767_225_600 * SECOND
 QUEUES = ("nlp", "vision", "speech", "pretrain")
 PEOPLE = ("ada", "bob", "eve", "kim")
+_FORGE = "Forge <noreply@forge>"
 _DONE = {"prepare": AttemptState.PREPARED, "run": AttemptState.RUNNING}
 _KEPT = 60
 """Files of finished jobs that are still there."""
@@ -130,13 +133,15 @@ class Stream:
         parents: tuple[str, ...],
         changes: Mapping[str, bytes | None],
         graft: str = "",
+        author: str = "",
     ) -> tuple[str, str]:
-        """Ids of a commit and of its tree. `graft` is a tree that becomes `desired/`."""
+        """Ids of a commit and of its tree. `graft` is a tree that becomes `desired/`; `author` is `who` if not said."""
         mark = len(self._marks) + 1
-        person = f"{who} {at // SECOND} +0000"
+        when = f"{at // SECOND} +0000"
         told = message.encode()
         out = [
-            f"commit {ref}\nmark :{mark}\nauthor {person}\ncommitter {person}\ndata {len(told)}\n".encode(),
+            f"commit {ref}\nmark :{mark}\nauthor {author or who} {when}\ncommitter {who} {when}\n".encode(),
+            f"data {len(told)}\n".encode(),
             told,
             b"\n",
         ]
@@ -245,7 +250,7 @@ class Maker:
         self.refused: list[tuple[int, str]] = []
         """Decisions that their own judge refused: generation, and why."""
         self._tip, self._tree = stream.commit(MAIN, "Ada <ada@lab>", BEGIN, "Begin", (), files)
-        self._desired = self._load()
+        self._desired = self._recorded = self._load()
         summary, first = first_generation(CLUSTER, 1, self._tip, self._now)
         told = Message(subject="Begin the record", body="", trailers=trailers(summary)).text()
         commit, _ = stream.commit(STATE, "gangops <gangops@lab>", BEGIN, told, (), first, self._tree)
@@ -294,20 +299,19 @@ class Maker:
             return
         self._people.requests += 1
         number, who = self._people.requests, self._rng.choice(PEOPLE)
-        told = f"Merge pull request #{number} from {who}/change-{number}"
+        told = f"Merge pull request #{number} from {who}/change-{number}\n\nApproved-by: Ops <ops@lab>\n"
         self._tip, self._tree = self._stream.commit(
-            MAIN, f"{who.capitalize()} <{who}@lab>", self._now, told, (self._tip,), changes
+            MAIN, _FORGE, self._now, told, (self._tip,), changes, author=f"{who.capitalize()} <{who}@lab>"
         )
         self._desired = self._load()
+        author = Person(email=f"{who}@lab")
         for path, content in changes.items():
             key = JobKey(path.removeprefix("cluster-state/jobs/").removesuffix(".yaml"))
-            if content is None:
-                self._brought.pop(key, None)
-            else:
+            if content is not None:
                 self._brought[key] = Provenance(
                     job=key, digest=self._desired.jobs[key].digest, file=blob_id(content), commit=CommitId(self._tip),
-                    author=Person(user=who, email=f"{who}@lab"), pull_request=str(number),
-                    approvers=(Person(user="ops", email="ops@lab"),), proven=Proof.FORGE,
+                    author=author, pull_request=str(number), approvers=(Person(email="ops@lab"),), proven=Proof.FORGE,
+                    submitter=author, vouched=Proof.FORGE,
                 )  # fmt: skip
 
     def _finish(self) -> None:
@@ -323,6 +327,8 @@ class Maker:
                 self._nodes.end(key, self._now)
 
     def _decide(self) -> NextGeneration:
+        known = self._desired.jobs.keys() | self.current.allocation.jobs.keys()
+        self._brought = {key: seen for key, seen in self._brought.items() if key in known}
         return next_generation(
             Inputs(
                 desired=self._desired, read=self._read, frozen={}, previous=self.current, now=self._now,
@@ -332,16 +338,15 @@ class Maker:
         )  # fmt: skip
 
     def _commit(self, following: NextGeneration) -> None:
-        told = Message(
-            subject=subject(following.decision, following.summary.trigger),
-            body=body(following.decision, self.current.allocation, following.inputs.desired.inventory),
-            trailers=trailers(following.summary),
-        ).text()
+        taken: tuple[str, ...] = ()
+        if self._tip != self.current.summary.desired_commit:  # people change jobs alone
+            taken = taken_lines(self._recorded, self._desired, (), (), told_by(following))
+        told = message_of(following, self.current, taken).text()
         commit, _ = self._stream.commit(
             STATE, "gangops <gangops@lab>", following.summary.decided_at, told, (self.current.commit, self._tip),
             following.changes, self._tree,
         )  # fmt: skip
-        self.current = following.committed_as(commit)
+        self.current, self._recorded = following.committed_as(commit), self._desired
         self._nodes.obey(following, following.changes, self._now)
 
 

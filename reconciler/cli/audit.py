@@ -70,6 +70,7 @@ def verify(
             tip,
             signers=signers.read_bytes() if signers else b"",
             bounds=bounds,
+            branch=clone.state_branch,
             processes=jobs,
             progress=told,
         )

@@ -84,6 +84,14 @@ class Clone:
 
     def find_state(self) -> str | None:
         """The newest state commit here, in the newest branch of the record; None when there is no state branch."""
+        return self._newest_state()[1]
+
+    @property
+    def state_branch(self) -> str:
+        """The name of the newest branch of the record here; "" when there is none."""
+        return self._newest_state()[0]
+
+    def _newest_state(self) -> tuple[str, str | None]:
         folders = ("refs/remotes/origin/", "refs/heads/")
         patterns = [f"{folder}{self.state}*" for folder in folders]
         told = self.git.run("for-each-ref", "--format=%(objecttype) %(objectname) %(refname)", *patterns).stdout
@@ -92,8 +100,8 @@ class Clone:
         for folder in folders:
             names = in_order((ref.removeprefix(folder) for ref in commits if ref.startswith(folder)), self.state)
             if names:
-                return commits[f"{folder}{names[-1]}"]
-        return None
+                return names[-1], commits[f"{folder}{names[-1]}"]
+        return "", None
 
     def state_tip(self) -> str:
         """The newest state commit here. Raises NotFound (StateMissing)."""

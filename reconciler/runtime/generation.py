@@ -228,7 +228,7 @@ def next_generation(inputs: Inputs, decider: Decider | None = None) -> NextGener
             desired_commit=inputs.desired.commit,
         )
     # A restore is the one generation that raises the epoch, and says so in its trigger, so that it can be replayed.
-    if (raised := _raised_epoch(inputs.trigger)) is not None:
+    if (raised := raised_epoch(inputs.trigger)) is not None:
         allocation = replace(allocation, epoch=raised)
     from reconciler.documents.orders import orders_files, orders_of
 
@@ -279,7 +279,8 @@ def restored_to(epoch: int) -> str:
     return f"{_RESTORED}{epoch}"
 
 
-def _raised_epoch(trigger: str) -> int | None:
+def raised_epoch(trigger: str) -> int | None:
+    """The epoch that a generation with this trigger begins; None for any other trigger."""
     number = trigger.removeprefix(_RESTORED)
     return int(number) if number != trigger and number.isdecimal() else None
 

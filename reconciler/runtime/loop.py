@@ -31,32 +31,30 @@ from reconciler.model.units import (
     JobKey,
     Nanoseconds,
     NodeName,
-    document_of,
 )
 from reconciler.planner.still import Decider
 from reconciler.policy.previewed import RULE as PLAN_DIFFERS
 from reconciler.ports import Clock, Committed, Engine
-from reconciler.render.story import body, request_line, subject
-from reconciler.render.taken import taken_body
+from reconciler.render.story import subject
 from reconciler.runtime.authorised import Authority
 from reconciler.runtime.gathering import Gathering
-from reconciler.runtime.generation import Generation, Inputs, NextGeneration, next_generation, read_generation, trailers
+from reconciler.runtime.generation import Generation, Inputs, NextGeneration, next_generation, read_generation
 from reconciler.runtime.notices.teller import Teller
 from reconciler.runtime.proofs import Proofs
 from reconciler.runtime.provenance import provenance_after
 from reconciler.runtime.reading import DesiredReader, ReadDesired
 from reconciler.runtime.requests import news, over, requests_after
 from reconciler.runtime.status_server import LoopMetrics
-from reconciler.runtime.taken import Taking
+from reconciler.runtime.taken import Taking, told_by
+from reconciler.runtime.telling import message_of, trigger_of
 from reconciler.runtime.wanted import Wanted, wanted
 from reconciler.store.mirror import Fetched, Mirror
 from reconciler.store.publish import PublishedMark, PushResult, check_continues, publish
-from reconciler.store.statecommit import Message, Writer, build_on
+from reconciler.store.statecommit import Writer, build_on
 
 STANDBY = "Standby"
 _PATIENCE = 30 * SECOND
 """How long a single round waits for nodes to call."""
-_PREVIEWS = 20
 _TOLD = 3
 """Withheld changes a condition names."""
 _RACES = 8
@@ -191,13 +189,12 @@ class Reconciler:
                 observed=observed,
                 previous=current,
                 now=now,
-                trigger=_trigger(current, want.desired, observed),
+                trigger=trigger_of(current, want.desired.commit, observed.requests),
                 verdicts=want.read.verdicts,
             )
             with bulk():
                 following = next_generation(inputs, self._decider)
-            told = frozenset(document_of(change.job) for change in following.decision.changes)
-            taken = self._taking.of(want.read, current, told)
+            taken = self._taking.of(want.read, current, told_by(following))
             if not self._worth_a_commit(following, current, want.desired, now, taken):
                 self._settled(want, current)
                 return Round(generation=current, desired=want.read, committed=None, held=want.held)
@@ -341,17 +338,12 @@ class Reconciler:
         return wait > 0
 
     def _commit(self, following: NextGeneration, current: Generation, desired: str, taken: tuple[str, ...]) -> str:
-        message = Message(
-            subject=subject(following.decision, following.summary.trigger, taken),
-            body=_told(following, current, taken),
-            trailers=trailers(following.summary),
-        )
         return build_on(
             self._mirror.git,
             following.changes,
             parent=current.commit,
             desired=desired,
-            message=message,
+            message=message_of(following, current, taken),
             at=following.summary.decided_at,
             writer=self._writer,
         )
@@ -551,16 +543,6 @@ class Reconciler:
             self._engine.wake()
 
 
-def _told(following: NextGeneration, current: Generation, taken: tuple[str, ...]) -> str:
-    """The body of its commit: what is decided and taken in, which previews it answers to, and where it differs from them."""
-    summary = following.summary
-    previews = [f"Answers to preview sha256:{digest}" for digest in summary.previews[:_PREVIEWS]]
-    differs = [f"{one.job} differs from its preview: {one.told}" for one in summary.differs[:_PREVIEWS]]
-    whole = body(following.decision, current.allocation, following.inputs.desired.inventory)
-    asked = [request_line(one) for one in news(current.observed.requests, following.inputs.observed.requests)]
-    return "\n\n".join("\n".join(part) for part in ([whole], taken_body(taken), asked, previews, differs) if part)
-
-
 def _surprises(allocation: Allocation) -> Iterator[JobRecord]:
     """Jobs kept from starting because somebody would pay whom no preview has shown."""
     for record in allocation.jobs.values():
@@ -576,9 +558,3 @@ def _condition_of(err: GangOpsError) -> Condition:
     """What heals by itself is no stall."""
     stalled = not isinstance(err, Unreachable | Fenced)
     return Condition(ready=False, stalled=stalled, reason=err.code, message=err.message, remedy=err.remedy)
-
-
-def _trigger(current: Generation, desired: Desired, observed: Observed) -> str:
-    if desired.commit != current.summary.desired_commit:
-        return "desired"
-    return "request" if news(current.observed.requests, observed.requests) else "observed"

@@ -49,9 +49,9 @@ def requests_after(
         return known
     refs = {ref.removeprefix(REQUESTS): commit for ref, commit in tips.items()}
     found = {
-        name: _stood(request, read.desired, now)
+        name: stood(request, read.desired, now)
         for name, request in known.items()
-        if name in refs or not request.ended or now < request.ended + _KEPT
+        if name in refs or not may_be_forgotten(request, now)
     }
     if read.desired is not None and read.documents is not None and read.around is not None:
         fresh = [name for name in sorted(refs) if _ID.fullmatch(name) and _is_new(known.get(name), refs[name])]
@@ -64,6 +64,23 @@ def requests_after(
 def news(before: Known, after: Known) -> list[Request]:
     """Requests that came, were refused, or ended since; by name. That one is forgotten is none."""
     return [request for name, request in sorted(after.items()) if before.get(name) != request]
+
+
+def judged_again(git: Git, request: Request, read: ReadDesired, cluster: str) -> Request:
+    """What a recorded request comes to when it is looked at once more, at the time it was first seen, by the evidence on
+    record and the people, keys and queues of `read`. One whose evidence could not be read has to be refused for that."""
+    if not request.signed:
+        return Request(
+            id=request.id, commit=request.commit, ask=None, standing=Standing.REFUSED, seen=request.seen,
+            ended=request.seen, refusal=Refusal.NOT_A_REQUEST, told=request.told,
+        )  # fmt: skip
+    look = _Look(git, read, cluster, request.seen)
+    return look.by_evidence(request.id, request.commit, request.signed.encode(), request.content.encode())
+
+
+def may_be_forgotten(request: Request, now: Instant) -> bool:
+    """Whether one that is over has been in the newest tree for long enough."""
+    return bool(request.ended) and now >= request.ended + _KEPT
 
 
 def over(known: Known, tips: Mapping[str, str]) -> dict[str, str]:
@@ -80,8 +97,8 @@ def _is_new(known: Request | None, commit: str) -> bool:
     return known is None or (known.commit != commit and known.standing is not Standing.IN_FORCE)
 
 
-def _stood(request: Request, desired: Desired | None, now: Instant) -> Request:
-    """The request as it stands now."""
+def stood(request: Request, desired: Desired | None, now: Instant) -> Request:
+    """A known request as it stands at `now`."""
     if request.standing is not Standing.IN_FORCE:
         return request
     if now >= request.expires:
@@ -125,12 +142,22 @@ class _Look:
 
     def judged(self, name: str, commit: str) -> Request:
         """The request of a commit as it goes into the record, let in or refused."""
-        known = Request(
-            id=name, commit=CommitId(commit), ask=None, standing=Standing.REFUSED, seen=self.now, ended=self.now
-        )
+        known = self._unread(name, commit)
         try:
             raw, content = self._evidence(commit)
-            known = replace(known, signed=raw.decode(), content=content.decode())
+        except Refused as refused:
+            return replace(known, refusal=refused.refusal, told=refused.told)
+        return self.by_evidence(name, commit, raw, content)
+
+    def _unread(self, name: str, commit: str) -> Request:
+        return Request(
+            id=name, commit=CommitId(commit), ask=None, standing=Standing.REFUSED, seen=self.now, ended=self.now
+        )
+
+    def by_evidence(self, name: str, commit: str, raw: bytes, content: bytes) -> Request:
+        """The request whose commit object and file these are."""
+        known = replace(self._unread(name, commit), signed=raw.decode(), content=content.decode())
+        try:
             wish = self._wish(name, content)
             known = replace(known, **said_by(wish))  # type: ignore[arg-type]  # fields of a request by name
             person = signer_of_request(self.git, raw, self.read)

@@ -23,6 +23,7 @@ from reconciler.runtime.generation import (
 from reconciler.runtime.reading import DesiredReader
 from reconciler.runtime.service import mirror_of
 from reconciler.runtime.settings import Settings
+from reconciler.runtime.telling import ROTATE
 from reconciler.store.branches import CONTINUED, PREVIOUS, year_of
 from reconciler.store.mirror import Mirror
 from reconciler.store.publish import PublishedMark, check_continues, publish_rotated
@@ -109,7 +110,7 @@ def _unchanged(mirror: Mirror, current: Generation) -> NextGeneration:
     return next_generation(
         Inputs(
             desired=read.desired, read=read.read, frozen=current.frozen, observed=current.observed, previous=current,
-            now=current.allocation.decided_at, trigger="rotate", verdicts=read.verdicts,
+            now=current.allocation.decided_at, trigger=ROTATE, verdicts=read.verdicts,
         )
     )  # fmt: skip
 

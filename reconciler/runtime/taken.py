@@ -10,9 +10,9 @@ from collections.abc import Collection
 
 from reconciler.documents.compared import documents_between
 from reconciler.documents.layout import is_document, is_trust, key_of
-from reconciler.model.units import CommitId, JobKey
+from reconciler.model.units import CommitId, JobKey, document_of
 from reconciler.render.taken import taken_lines
-from reconciler.runtime.generation import Generation
+from reconciler.runtime.generation import Generation, NextGeneration
 from reconciler.runtime.reading import DesiredReader, ReadDesired
 
 
@@ -35,13 +35,19 @@ class Taking:
             return ()
         if not told and self._last is not None and self._last[0] is read and self._last[1] == current.commit:
             return self._last[2]
-        found = _compared(self._reader.recorded(current.commit, decided, current.frozen), read, told)
+        found = taken_between(self._reader.recorded(current.commit, decided, current.frozen), read, told)
         if not told:
             self._last = read, current.commit, found
         return found
 
 
-def _compared(base: ReadDesired, read: ReadDesired, told: Collection[JobKey]) -> tuple[str, ...]:
+def told_by(following: NextGeneration) -> frozenset[JobKey]:
+    """The jobs whose change the decision tells."""
+    return frozenset(document_of(change.job) for change in following.decision.changes)
+
+
+def taken_between(base: ReadDesired, read: ReadDesired, told: Collection[JobKey]) -> tuple[str, ...]:
+    """The same for two trees that were read; they are not of one commit."""
     if base.desired is None or base.documents is None or read.desired is None or read.documents is None:
         return ("take in the first tree that makes sense",)
     moved = {path for path, _ in {*base.read} ^ {*read.read}}

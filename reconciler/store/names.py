@@ -32,9 +32,16 @@ def checked_object_id(text: str) -> str:
     return text
 
 
+def is_ref(text: str) -> bool:
+    """Whether this is a full ref name that is safe to hand to git."""
+    return _REF.fullmatch(text) is not None and ".." not in text and not any(
+        part.endswith((".lock", ".")) for part in text.split("/")
+    )  # fmt: skip
+
+
 def checked_ref(ref: str) -> str:
     """The same full ref name (`refs/heads/main`). Raises UsageError(UnsafeRef)."""
-    if not _REF.fullmatch(ref) or ".." in ref or any(p.endswith((".lock", ".")) for p in ref.split("/")):
+    if not is_ref(ref):
         raise UsageError(
             f"{ref[:80]!r} cannot be used as a branch",
             code="UnsafeRef",

@@ -28,7 +28,11 @@ class Change:
     second_parent: str = ""
     signer: Signer | None = None
     signed: bool = True
+    payload: Callable[[bytes], bytes] | None = None
+    """What is signed."""
     raw: Callable[[bytes], bytes] | None = None
+    """What is signed already."""
+    tree: Callable[[str], str] | None = None
     committer: str = ""
 
 
@@ -65,6 +69,7 @@ class Rewriter:
     def commit(self, meta: CommitMeta, parent: str, change: Change) -> str:
         """One commit with another parent and a change."""
         tree = self._tree(meta, change.files) if change.files else meta.tree
+        tree = change.tree(tree) if change.tree else tree
         message = change.message(meta.message) if change.message else meta.message
         seconds = change.date if change.date is not None else meta.committed_at // 10**9
         second = change.second_parent or (meta.parents[1] if len(meta.parents) > 1 else "")
@@ -76,11 +81,14 @@ class Rewriter:
             f"committer {person}",
         ]
         payload = ("\n".join(head) + "\n\n" + message).encode()
+        payload = change.payload(payload) if change.payload else payload
         if change.signed:
             signature = (change.signer or self.lab.writer.signer).sign(payload).rstrip("\n").replace("\n", "\n ")
-            payload = ("\n".join([*head, f"gpgsig {signature}"]) + "\n\n" + message).encode()
+            before, gap, words = payload.partition(b"\n\n")
+            payload = before + f"\ngpgsig {signature}".encode() + gap + words
         payload = change.raw(payload) if change.raw else payload
-        return git(self.folder, "hash-object", "-t", "commit", "-w", "--stdin", stdin=payload).decode().strip()
+        made = git(self.folder, "hash-object", "-t", "commit", "-w", "--literally", "--stdin", stdin=payload)
+        return made.decode().strip()
 
     def _tree(self, meta: CommitMeta, edit: Callable[[Files], None]) -> str:
         files = self.files(meta.id)

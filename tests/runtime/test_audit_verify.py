@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from reconciler import __version__
 from reconciler.documents.record import SUMMARY
 from reconciler.errors import NotFound
 from reconciler.model.decision import DECISION_VERSION
@@ -117,12 +118,22 @@ def test_keys_rotate_without_a_gap(tmp_path: Path, writer: Writer) -> None:
 
 
 def test_another_decision_version_is_judged_by_its_invariants_and_never_passed_silently(lab: Lab) -> None:
-    version = f"decisionVersion: {DECISION_VERSION}".encode()
-    Rewriter(lab).rewrite(6, Change(files=replacing(SUMMARY, version, version + b"1")))
+    version, package = f"decisionVersion: {DECISION_VERSION}\n".encode(), f'packageVersion: "{__version__}"'.encode()
+
+    def older(files: Files) -> None:
+        replacing(SUMMARY, version, version[:-1] + b"1\n")(files)
+        replacing(SUMMARY, package, b'packageVersion: "0.0.9"')(files)
+
+    Rewriter(lab).rewrite(6, Change(files=older))
     result = verdict(lab)
     assert result.findings == []
     assert not result.judged[-1].identical
-    assert "1 decision of another decision version" in result.notices[0]
+    assert result.notices == [
+        (
+            "1 decision of another decision version, judged by the invariants, not made again: "
+            "pipx run --spec gangops==0.0.9 gangops replay 6..6"
+        )
+    ]
 
 
 # --- the tamperings ---

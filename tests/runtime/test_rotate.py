@@ -122,6 +122,29 @@ def test_the_whole_record_is_one_to_who_has_both_branches(lab: Lab) -> None:
     assert total.capacity == total.hours.allocated + total.hours.reserved + total.idle + total.unavailable
 
 
+def seen(lab: Lab, branch: str) -> list[tuple[int, str]]:
+    signers = allowed_signers_line("gangops@lab", lab.writer.signer.public_key()).encode()
+    found = verify(lab.remote.git, tip(lab, f"refs/heads/{branch}"), signers=signers, branch=branch).findings
+    return [(one.position, one.code) for one in found]
+
+
+def test_a_closed_branch_that_goes_on_or_was_set_back_is_found(lab: Lab) -> None:
+    begun(lab)
+    done = rotated(lab)
+    assert seen(lab, done.new) == []
+    closing = commit_meta(lab.remote.git, done.closing)
+    for end in (closing.parents[0], done.first):
+        git(lab.remote.path, "update-ref", STATE, end)
+        assert seen(lab, done.new) == [(done.generation - 1, "ClosedBranchMoved")]
+
+
+def test_another_branch_than_the_one_that_was_named_is_found(lab: Lab) -> None:
+    begun(lab)
+    done = rotated(lab)
+    git(lab.remote.path, "update-ref", "refs/heads/allocations-2028", done.first)
+    assert seen(lab, "allocations-2028") == [(done.generation, "OtherBranch")]
+
+
 def test_an_index_goes_on_over_the_change_of_branch(lab: Lab) -> None:
     desk = begun(lab)
     clone = lab.remote.git

@@ -17,6 +17,11 @@ from reconciler.store.objects import described, raw_commits
 from reconciler.store.runner import Git
 from reconciler.store.walk import Link, record_chain
 
+_SHADOWS = tuple(
+    f"refs/{folder}origin/allocations{rest}" for folder in ("", "tags/", "heads/") for rest in ("", "-[0-9]*")
+)
+"""What `origin/allocations` would mean before it meant the branch."""
+
 
 def chosen(git: Git, chain: list[Link], bounds: Bounds) -> tuple[list[Link], int]:
     """The part of the chain asked for, and the position of its first link."""
@@ -64,12 +69,15 @@ def disguises(git: Git, chain: list[Link]) -> Iterator[Finding]:
     for line in git.run("for-each-ref", "--format=%(refname)", "refs/replace/").stdout.decode().split():
         replaced = line.rpartition("/")[2]
         told = f"this clone shows another object in place of {replaced[:12]} ({line})"
-        yield _at(git, chain, positions.get(replaced, 0), "objects", "ReplacedObject", told)
+        yield at_link(git, chain, positions.get(replaced, 0), "objects", "ReplacedObject", told)
+    for line in git.run("for-each-ref", "--format=%(refname)", *_SHADOWS).stdout.decode().split():
+        told = f"{line} stands before the branch of the record where git is asked for it by its short name"
+        yield at_link(git, chain, len(chain) - 1, "objects", "ShadowedBranch", told)
     grafts = git.folder / git.run("rev-parse", "--git-path", "info/grafts").stdout.decode().strip()
     with contextlib.suppress(OSError):
         for line in grafts.read_text().split("\n"):
             if line and not line.startswith("#"):
-                yield _at(
+                yield at_link(
                     git,
                     chain,
                     positions.get(line.split()[0], 0),
@@ -86,7 +94,7 @@ def lost(git: Git, chain: list[Link], bounds: Bounds) -> Iterator[Finding]:
     for commit in known:
         if not any(one.startswith(commit) for one in inside):
             told = f"the branch does not contain {commit[:12]}, which was in it before: it was rewound or rewritten"
-            yield _at(git, chain, _common(git, chain, commit), "chain", "BranchRewritten", told)
+            yield at_link(git, chain, _common(git, chain, commit), "chain", "BranchRewritten", told)
 
 
 def _common(git: Git, chain: list[Link], commit: str) -> int:
@@ -104,7 +112,7 @@ def root_faults(git: Git, chain: list[Link], bounds: Bounds) -> Iterator[Finding
     first = chain[0]
     if bounds.root and not first.id.startswith(bounds.root):
         told = f"the record begins with {first.id[:12]}, not with {bounds.root[:12]}"
-        yield _at(git, chain, 0, "chain", "OtherRoot", told)
+        yield at_link(git, chain, 0, "chain", "OtherRoot", told)
     if (
         b"\nparent " in raw_commits(git, (first.id,))[first.id].split(b"\n\n", 1)[0]
         and bounds.since is bounds.since_at is None
@@ -112,10 +120,11 @@ def root_faults(git: Git, chain: list[Link], bounds: Bounds) -> Iterator[Finding
         told = (
             "the chain is cut off here: the commit has parents that this clone does not show (`git fetch --unshallow`)"
         )
-        yield _at(git, chain, 0, "chain", "ChainCut", told)
+        yield at_link(git, chain, 0, "chain", "ChainCut", told)
 
 
-def _at(git: Git, chain: list[Link], position: int, check: str, code: str, told: str) -> Finding:
+def at_link(git: Git, chain: list[Link], position: int, check: str, code: str, told: str) -> Finding:
+    """A finding at a link of the whole chain."""
     commit = chain[position].id
     number = number_said(raw_commits(git, (commit,))[commit], b"Generation")
     return Finding(position=position, generation=number, commit=commit, check=check, code=code, told=told)

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from reconciler import __version__
 from reconciler.errors import BrokenInvariant, GangOpsError, StoreError
 from reconciler.model.decision import DECISION_VERSION
-from reconciler.model.request import Standing
 from reconciler.model.units import SECOND
 from reconciler.planner.requested import as_requested
 from reconciler.planner.verify import violations
 from reconciler.runtime.audit.ends import number_said
 from reconciler.runtime.audit.findings import Finding, Judged, Receipt
+from reconciler.runtime.audit.form import beginning_faults, header_faults, trigger_faults, version_faults
+from reconciler.runtime.audit.people import (
+    Fault,
+    carried_faults,
+    desired_faults,
+    provenance_faults,
+    request_faults,
+    takes_nothing_in,
+)
 from reconciler.runtime.audit.reel import Frame
 from reconciler.runtime.audit.signers import Signers, missing
-from reconciler.runtime.generation import Generation, Inputs, inputs_digest, trailers
+from reconciler.runtime.generation import Generation, Inputs, NextGeneration, inputs_digest, trailers
 from reconciler.runtime.reading import DesiredReader, ReadDesired
 from reconciler.runtime.replay import made_again, outcome_differs
-from reconciler.runtime.request_proof import proof_fails
-from reconciler.store.branches import CONTINUED
+from reconciler.runtime.taken import taken_between, told_by
+from reconciler.runtime.telling import is_told_by_hand, message_of
+from reconciler.store.branches import CONTINUED, named_before
 from reconciler.store.runner import Git
 from reconciler.store.walk import Link
 
@@ -32,18 +42,20 @@ class Bench:
         self.git = git
         self.reader = DesiredReader(git)
         self.signers = Signers(git, pinned)
-        self._last: tuple[tuple[str, str, object], ReadDesired] | None = None
+        self.partial = git.run("rev-parse", "--is-shallow-repository").stdout.strip() == b"true"
+        """The desired branch is cut off somewhere: who brought what cannot be told."""
+        self._last: list[tuple[tuple[str, str, object], ReadDesired]] = []
 
     def desired(self, frame: Frame, tree: str) -> ReadDesired:
         """The desired state a frame answered to."""
         assert frame.generation is not None
         key = (tree, str(frame.generation.summary.desired_commit), frame.generation.frozen)
-        if self._last is None or self._last[0] != key:
-            self._last = (
-                key,
-                self.reader.recorded(frame.meta.id, frame.generation.summary.desired_commit, frame.generation.frozen),
-            )
-        return self._last[1]
+        for known, found in self._last:
+            if known == key:
+                return found
+        found = self.reader.recorded(frame.meta.id, frame.generation.summary.desired_commit, frame.generation.frozen)
+        self._last = [*self._last[-1:], (key, found)]  # the one before is asked for once more
+        return found
 
 
 class GenerationJudge:
@@ -70,6 +82,7 @@ class GenerationJudge:
         else:
             self._chain(now)
             self._trailers(now)
+            self._say_all(version_faults(now))
             self._desired(now)
             if self._before is not None:
                 self._decision(now)
@@ -87,7 +100,12 @@ class GenerationJudge:
             Finding(position=self._position, generation=self._number, commit=commit, check=check, code=code, told=told)
         )
 
+    def _say_all(self, faults: Iterable[Fault]) -> None:
+        for check, code, told in faults:
+            self._says(check, code, told)
+
     def _objects(self) -> None:
+        self._say_all(header_faults(self._frame))
         for path in self._frame.forged:
             self._says("objects", "ForgedObject", f"{path} is not what its id says")
         for path in self._frame.foreign:
@@ -113,6 +131,8 @@ class GenerationJudge:
         if self._before is None:
             if meta.parents:
                 self._says("chain", "ChainCut", "it has parents, and the record begins with it")
+            elif not named_before(meta):  # else the branch before is not in this clone, and the verdict says so
+                self._say_all(beginning_faults(self._frame, now))
             return
         closed = dict(self._before.meta.trailers).get(CONTINUED, "")
         if self._link.carried:
@@ -190,8 +210,12 @@ class GenerationJudge:
             if read.desired is None:
                 self._says("replay", "InputsMissing", "no valid form of the cluster's own files is in it")
                 return
-            self._requests(now, then, read)
             ours = now.summary.decision_version == DECISION_VERSION
+            self._say_all(trigger_faults(self._frame.meta, now, then, carried=self._link.carried))
+            if takes_nothing_in(now.summary.trigger):
+                self._say_all(carried_faults(now, then))
+            elif ours:
+                self._brought(now, then, read)
             if ours:
                 self._replay(now, then, read)
             if not self._identical:
@@ -207,13 +231,23 @@ class GenerationJudge:
         except GangOpsError as err:
             self._says("replay", err.code, err.message)
 
-    def _requests(self, now: Generation, then: Generation, read: ReadDesired) -> None:
-        """Each request that was let in is one that its signer made, by the keys of the tree it was judged with."""
-        for name, request in now.observed.requests.items():
-            if request.standing is not Standing.REFUSED and name not in then.observed.requests:
-                wrong = proof_fails(self._bench.git, request, read)
-                if wrong:
-                    self._says("signatures", "RequestForged", f"request {name} of {request.by}: {wrong}")
+    def _brought(self, now: Generation, then: Generation, read: ReadDesired) -> None:
+        """What people brought: files, their authors, requests."""
+        assert self._before is not None
+        git = self._bench.git
+        self._say_all(request_faults(git, now, then, read))
+        if self._bench.partial:
+            return
+        self._say_all(desired_faults(git, self._bench.reader, now, then))
+        self._say_all(provenance_faults(git, now, then, read, self._base(now, then)))
+
+    def _base(self, now: Generation, then: Generation) -> ReadDesired | None:
+        """The tree on record before; None when it answers to the same commit."""
+        assert self._before is not None
+        if now.summary.desired_commit == then.summary.desired_commit:
+            return None
+        tree = self._trees.get(f"{self._before.meta.id}:desired", self._before.meta.id)
+        return self._bench.desired(self._before, tree)
 
     def _replay(self, now: Generation, then: Generation, read: ReadDesired) -> None:
         assert self._before is not None
@@ -229,6 +263,22 @@ class GenerationJudge:
         self._identical = not differs
         if differs:
             self._says("replay", "DecisionDiffers", "; ".join(fields[:3]) or ", ".join(differs[:3]))
+        self._message(now, then, read, again)
+
+    def _message(self, now: Generation, then: Generation, read: ReadDesired, again: NextGeneration) -> None:
+        """Its words are those this release would write; another release may have had others."""
+        meta = self._frame.meta
+        if takes_nothing_in(now.summary.trigger):
+            text = meta.message.rpartition("\n\n")[0]
+            right = is_told_by_hand(meta.subject, text)
+        elif now.summary.package_version != __version__:
+            return
+        else:
+            base = self._base(now, then)
+            taken = taken_between(base, read, told_by(again)) if base is not None else ()
+            right = meta.message == message_of(again, then, taken).text()
+        if not right:
+            self._says("trailers", "MessageDiffers", f"its message does not tell what it does: {meta.subject}")
 
     def _new_receipts(self, now: Generation) -> Iterator[Receipt]:
         then = self._before.generation if self._before else None

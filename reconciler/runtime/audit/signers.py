@@ -16,7 +16,9 @@ from typing import Self
 
 from reconciler.documents.loader import STATE_LIMITS, load
 from reconciler.errors import StoreError
-from reconciler.store.objects import blobs, file_at
+from reconciler.runtime.audit.findings import Judged, Verdict
+from reconciler.store.history import parse_commit
+from reconciler.store.objects import blobs, file_at, raw_commits
 from reconciler.store.runner import Git
 from reconciler.store.signatures import signed_by
 from reconciler.store.trees import tree_entries
@@ -139,3 +141,27 @@ def missing(trust: Trust) -> StoreError | None:
         code="NoSigners",
         remedy="name them with --signers FILE (ssh allowed_signers), got from the cluster's operators by another way",
     )
+
+
+def revoked_since(git: Git, verdict: Verdict, tip: str) -> list[str]:
+    """Which keys that signed generations are revoked in what the newest one answers to: their thief may have used them."""
+    newest: dict[str, Judged] = {}
+    count: dict[str, int] = {}
+    for one in verdict.judged:
+        if one.fingerprint:
+            newest[one.fingerprint] = one
+            count[one.fingerprint] = count.get(one.fingerprint, 0) + 1
+    notices = []
+    with Signers(git) as signers:
+        trust = signers.of_child(tip)
+        for fingerprint, one in newest.items() if trust.revoked else ():
+            raw = raw_commits(git, (one.commit,))[one.commit]
+            try:
+                signers.check(raw, parse_commit(one.commit, raw).committer, trust)
+            except StoreError as err:
+                if err.code == "SignerRevoked":
+                    notices.append(
+                        f"{count[fingerprint]} generations up to #{one.generation} are signed by {fingerprint}, which is "
+                        "revoked by now: compare them with a copy from before (--contains)"
+                    )
+    return notices

@@ -15,6 +15,8 @@ from reconciler.model.decision import DECISION_VERSION
 from reconciler.runtime.audit.ends import chosen, disguises, lost, root_faults
 from reconciler.runtime.audit.findings import CHECKS, Bounds, Verdict
 from reconciler.runtime.audit.parts import judged_in_order
+from reconciler.runtime.audit.seams import seam_faults
+from reconciler.runtime.audit.signers import revoked_since
 from reconciler.runtime.audit.whole import object_faults, receipt_faults
 from reconciler.store.branches import went_on_from
 from reconciler.store.runner import Git
@@ -30,12 +32,13 @@ def verify(
     *,
     signers: bytes = b"",
     bounds: Bounds = _WHOLE,
+    branch: str = "",
     processes: int = 1,
     progress: Progress | None = None,
 ) -> Verdict:
     """Verify a state branch up to a commit. Never raises for a bad record: what is wrong is in the verdict.
 
-    `signers` is an allowed_signers file from outside the record. Raises NotFound (UnknownGeneration) for bounds that
+    `signers` is an allowed_signers file from outside the record, `branch` the name of the branch it ends in. Raises NotFound (UnknownGeneration) for bounds that
     name nothing; StoreError when git itself fails.
     """
     chain = record_chain(git, tip)
@@ -43,6 +46,7 @@ def verify(
     verdict = Verdict(root=chain[0].id, root_pinned=bool(bounds.root or signers), from_root=first == 0)
     # 1. Does this clone show what is in it, and is what was seen before still there?
     verdict.findings += [*disguises(git, chain), *lost(git, chain, bounds), *root_faults(git, chain, bounds)]
+    verdict.findings += seam_faults(git, chain, branch)
     # 2. Each generation against the one before.
     told = progress or (lambda _done, _of: None)
     for judged in judged_in_order(git, part, first, signers, processes):
@@ -56,6 +60,9 @@ def verify(
     verdict.findings += object_faults(git, part, first)
     verdict.findings.sort(key=lambda one: (one.position, CHECKS.index(one.check)))
     _notice(verdict, bounds, signers)
+    verdict.notices += revoked_since(git, verdict, tip)
+    if git.run("rev-parse", "--is-shallow-repository").stdout.strip() == b"true":
+        verdict.notices.append("who brought what was not looked at: this clone is shallow (`git fetch --unshallow`)")
     if before:
         verdict.notices.append(
             f"the record goes on from {before[:12]} in the branch before, which this clone does not have: fetch it"
@@ -64,11 +71,10 @@ def verify(
 
 
 def _notice(verdict: Verdict, bounds: Bounds, signers: bytes) -> None:
-    others = sorted({one.package for one in verdict.judged if one.version not in {0, DECISION_VERSION}})
-    count = sum(one.version not in {0, DECISION_VERSION} for one in verdict.judged)
-    if count:
+    for package, numbers in _other_versions(verdict).items():
         verdict.notices.append(
-            f"{counted(count, 'decision')} of another decision version (gangops {', '.join(others)}): judged by the invariants, not made again"
+            f"{counted(len(numbers), 'decision')} of another decision version, judged by the invariants, not made again: "
+            f"pipx run --spec gangops=={package} gangops replay {numbers[0]}..{numbers[-1]}"
         )
     if verdict.from_root and not (bounds.root or signers):
         verdict.notices.append(
@@ -76,3 +82,12 @@ def _notice(verdict: Verdict, bounds: Bounds, signers: bytes) -> None:
         )
     if not verdict.from_root and verdict.judged:
         verdict.notices.append(f"what came before generation {verdict.judged[0].generation} was not looked at")
+
+
+def _other_versions(verdict: Verdict) -> dict[str, list[int]]:
+    """Generations that were decided by another decision version, by the release that made them."""
+    found: dict[str, list[int]] = {}
+    for one in verdict.judged:
+        if one.version not in {0, DECISION_VERSION}:
+            found.setdefault(one.package, []).append(one.generation)
+    return found

@@ -7,6 +7,7 @@ from itertools import islice
 
 from reconciler.errors import GangOpsError
 from reconciler.runtime.audit.findings import Finding, Verdict
+from reconciler.runtime.audit.form import folder_fault
 from reconciler.runtime.audit.parts import object_fault
 from reconciler.runtime.audit.reel import object_id
 from reconciler.store.objects import objects
@@ -60,18 +61,22 @@ def object_faults(git: Git, part: list[Link], first: int) -> Iterator[Finding]:
     """Everything reachable in the part, hashed once: folders and people's files are hashed by nothing else."""
     older = [f"^{part[0].parent}"] if part[0].parent else []
     ends = [part[-1].id, *(link.parent for link in part[1:] if link.carried)]
-    bad: list[str] = []
+    bad: dict[str, str] = {}
     try:
         listed = streamed(git, "rev-list", "--objects", "--no-object-names", *ends, *older)
         while chunk := [line.decode("ascii") for line in islice(listed, _HASHED)]:
-            bad += (oid for oid, kind, content in objects(git, chunk) if object_id(kind, content) != oid)
+            for oid, kind, content in objects(git, chunk):
+                if object_id(kind, content) != oid:
+                    bad[oid] = "is not what its id says"
+                elif kind == "tree" and (wrong := folder_fault(content)):
+                    bad[oid] = f"is a folder that {wrong}"
     except GangOpsError as err:
         yield object_fault(git, part, first, len(part) - 1, f"an object below it is missing or damaged: {err.message}")
-    for oid in bad:
+    for oid, told in bad.items():
         holder = next(
             (i for i, link in enumerate(part) if oid == link.id or oid in _below(git, link.id)), len(part) - 1
         )
-        yield object_fault(git, part, first, holder, f"object {oid[:12]} is not what its id says")
+        yield object_fault(git, part, first, holder, f"object {oid[:12]} {told}")
 
 
 def _below(git: Git, commit: str) -> set[str]:
