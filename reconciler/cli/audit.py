@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
+from reconciler.cli.nothing import warn_if_cut
 from reconciler.cli.record import record_output
 from reconciler.cli.root import fetch_option
 from reconciler.cli.show import newest, now, opened, print_json, width
-from reconciler.cli.times import bound, generation_range, moment, progress
-from reconciler.errors import AuditFailed
+from reconciler.cli.times import between, bound, commit_beginning, generation_range, moment, not_to_come, progress
+from reconciler.errors import AuditFailed, UsageError
 from reconciler.model.counting import counted
 from reconciler.model.units import Instant
 from reconciler.render.audit import AuditLine, Fault, verdict_page
@@ -39,13 +40,18 @@ def audit() -> None:
 @audit.command()
 @click.option("--since", default=None, help="From this generation or time on.")
 @click.option("--until", default=None, help="Up to this generation or time.")
-@click.option("--root", default="", help="The id the first commit must have.")
+@click.option("--root", default=None, callback=commit_beginning, help="The id the first commit must have.")
 @click.option(
     "--signers",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="allowed_signers for the first commit, and while the record names none.",
 )
-@click.option("--contains", multiple=True, help="A commit that must be in the branch: one you wrote down earlier.")
+@click.option(
+    "--contains",
+    multiple=True,
+    callback=commit_beginning,
+    help="A commit that must be in the branch: one you wrote down earlier.",
+)
 @click.option(
     "-j", "--jobs", type=click.IntRange(1, 64), default=os.cpu_count() or 1, help="Processes (default: one a core)."
 )
@@ -61,14 +67,13 @@ def verify(
     tip = clone.state_tip()
     (from_number, from_time), (to_number, to_time) = bound(since, now()), bound(until, now())
     bounds = Bounds(
-        since=from_number, until=to_number, since_at=from_time, until_at=to_time, root=root.lower(),
-        contains=tuple(one.lower() for one in contains),
+        since=from_number, until=to_number, since_at=from_time, until_at=to_time, root=root, contains=contains,
     )  # fmt: skip
     with progress("verifying") as told:
         verdict = verify_record(
             clone.git,
             tip,
-            signers=signers.read_bytes() if signers else b"",
+            signers=_listed(signers),
             bounds=bounds,
             branch=clone.state_branch,
             processes=jobs,
@@ -86,6 +91,18 @@ def verify(
         )  # fmt: skip
     if verdict.from_root and until is None:
         remember_verified(clone.git, tip)
+
+
+def _listed(signers: Path | None) -> bytes:
+    """The auditor's own list. An empty one would be no list, without anybody having said so."""
+    content = signers.read_bytes() if signers is not None else b""
+    if signers is not None and not any(line.strip() and not line.startswith(b"#") for line in content.splitlines()):
+        raise UsageError(
+            f"{signers} names no signers",
+            code="NoSigners",
+            remedy="One line each: `gangops@cluster ssh-ed25519 AAAA...`.",
+        )
+    return content
 
 
 def _page(verdict: Verdict) -> str:
@@ -151,15 +168,13 @@ def _tree(verdict: Verdict) -> dict[str, object]:
 @click.pass_obj
 def exceptions(repo: Path, since: str | None, until: str | None, output: str, *, fetch: bool) -> None:
     """What a person should look at, although none of it is forbidden."""
+    begin, end = between(since, until, now())
     clone = opened(repo, fetch=fetch)
+    warn_if_cut(clone)
     tip = clone.state_tip()
     with progress("reading the record") as told:
         index = indexed(clone.git, tip, told)
-    found = list(
-        exceptions_of(
-            clone.git, index, moment(since, now()) if since else None, moment(until, now()) if until else None
-        )
-    )
+    found = list(exceptions_of(clone.git, index, begin, end))
     rows: list[Row] = [
         {
             "generation": e.generation,
@@ -226,7 +241,8 @@ def report(
     clone, current, desired = newest(repo, fetch=fetch)
     with progress("reading the record") as told:
         index = indexed(clone.git, current.commit, told)
-    end = moment(until, now()) if until else Instant(index.commits["at"][-1])
+    last = Instant(index.commits["at"][-1])
+    end = not_to_come(moment(until, now()), now(), last) if until is not None else last
     begin = max(moment(since, end), Instant(index.commits["at"][0]))
     seal, sealed = "Not verified when this page was made: `gangops audit verify` does.", None
     if proving:
@@ -234,7 +250,7 @@ def report(
             verdict = verify_record(
                 clone.git,
                 current.commit,
-                signers=signers.read_bytes() if signers else b"",
+                signers=_listed(signers),
                 processes=os.cpu_count() or 1,
                 progress=told,
             )

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import click
 
+from reconciler.cli.nothing import nothing_found, unknown_name, warn_if_cut
 from reconciler.cli.root import fetch_option, output_option
 from reconciler.cli.show import now, opened, print_json, width
-from reconciler.cli.times import generation_range, moment, progress
+from reconciler.cli.times import between, generation_range, moment, not_to_come, progress
 from reconciler.errors import AuditFailed, NotFound, UsageError
 from reconciler.model.counting import counted
 from reconciler.model.units import Instant
@@ -65,33 +66,42 @@ record_output = click.option(
 @click.command()
 @click.argument("job", required=False, default="")
 @click.option("--node", default="", help="Who held this node; with --at, who held each of its GPUs then.")
-@click.option("--gpu", type=int, default=-1, help="Only this GPU index of --node.")
+@click.option("--gpu", type=click.IntRange(min=0), default=None, help="Only this GPU index of --node.")
 @click.option("--queue", default="", help="Only jobs of this queue.")
 @click.option("--user", default="", help="Only jobs this person asked for (address, or what is before its @).")
 @click.option("--pr", default="", help="Only what came by this pull request.")
 @click.option("--at", default=None, help='Who held what at this time, such as "2026-11-28T09:00Z".')
 @click.option("--since", default=None, help="From this time on.")
 @click.option("--until", default=None, help="Up to this time.")
-@click.option("-n", "--limit", type=int, default=30, help="At most this many lines (0: all).")
+@click.option("-n", "--limit", type=click.IntRange(min=0), default=30, help="At most this many lines (0: all).")
 @record_output
 @fetch_option
 @click.pass_obj
 def history(
-    repo: Path, job: str, node: str, gpu: int, queue: str, user: str, pr: str, at: str | None, since: str | None,
+    repo: Path, job: str, node: str, gpu: int | None, queue: str, user: str, pr: str, at: str | None, since: str | None,
     until: str | None, limit: int, output: str, *, fetch: bool,
 ) -> None:  # fmt: skip
     """What was decided, newest first; of JOB (queue/name), or narrowed by node, GPU, queue, person, request or time."""
-    clone = opened(repo, fetch=fetch)
-    if gpu >= 0 and not node:
+    begin, end = between(since, until, now())
+    if gpu is not None and not node:
         raise UsageError(
             "--gpu counts the GPUs of a node", code="GpuOfNoNode", remedy=f"gangops history --node NODE --gpu {gpu}"
         )
+    if at is not None and (since is not None or until is not None):
+        raise UsageError(
+            "--at asks for one time, --since and --until for all in between",
+            code="TwoTimes",
+            remedy="Leave either out.",
+        )
     question = Question(
-        job=job, node=node, gpu=gpu, queue=queue, person=user, request=pr.removeprefix("#"),
-        since=moment(since, now()) if since else None, until=moment(until, now()) if until else None,
+        job=job, node=node, gpu=-1 if gpu is None else gpu, queue=queue, person=user, request=pr.removeprefix("#"),
+        since=begin, until=end,
     )  # fmt: skip
-    if at is not None:
-        _print_holders(clone, moment(at, now()), question, output)
+    when_asked = moment(at, now()) if at is not None else None
+    clone = opened(repo, fetch=fetch)
+    warn_if_cut(clone)
+    if when_asked is not None:
+        _print_holders(clone, when_asked, question, output)
         return
     if question == Question(since=question.since, until=question.until):
         _print_decisions(clone, question, limit, output)
@@ -101,7 +111,7 @@ def history(
         _row(e)
         for e in islice(_by_path(clone, question) if job and alone else _indexed(clone, question, limit), limit or _ALL)
     )
-    _print_history(rows, question, output)
+    _print_history(clone, rows, question, output)
 
 
 def _print_decisions(clone: Clone, question: Question, limit: int, output: str) -> None:
@@ -122,6 +132,8 @@ def _print_decisions(clone: Clone, question: Question, limit: int, output: str) 
         print_json("History", {"asked": {}, "generations": [shown_row(row) for row in rows]})
     elif output == "csv":
         click.echo("\n".join(as_csv(("generation", "at", "commit", "subject"), rows)))
+    elif not rows:
+        raise NotFound("nothing was decided then", code="NothingFound", remedy="Widen --since and --until.")
     else:
         cells = [
             [f"#{row['generation']}", when(Instant(int(row["_at"]))), str(row["commit"])[:7], str(row["subject"])]
@@ -135,9 +147,7 @@ def _by_path(clone: Clone, question: Question) -> Iterator[Entry]:
     found = asked_by(clone.git, by_path(clone.git, tip, question.job, since=question.since), question.job)
     first = next(found, None)
     if first is None:
-        raise NotFound(
-            f"no generation ever mentioned {question.job}", code="UnknownJob", remedy="jobs are named queue/name"
-        )
+        raise nothing_found(clone, question)
     yield first
     yield from found
 
@@ -151,7 +161,7 @@ def _indexed(clone: Clone, question: Question, limit: int) -> Iterator[Entry]:
         yield from explained(clone.git, chunk)
 
 
-def _print_history(rows: Iterator[Row], question: Question, output: str) -> None:
+def _print_history(clone: Clone, rows: Iterator[Row], question: Question, output: str) -> None:
     asked = {
         f.name: getattr(question, f.name) for f in fields(question) if getattr(question, f.name) not in {"", -1, None}
     }
@@ -164,9 +174,7 @@ def _print_history(rows: Iterator[Row], question: Question, output: str) -> None
     else:
         first = next(rows, None)
         if first is None:
-            raise NotFound(
-                "nothing in the record answers that", code="NothingFound", remedy="`gangops history` shows all there is"
-            )
+            raise nothing_found(clone, question)
         click.echo(history_header(width()))
         click.echo(history_line(first, width()))
         for row in rows:
@@ -187,16 +195,18 @@ def _print_holders(clone: Clone, at: Instant, question: Question, output: str) -
     tip = clone.state_tip()
     with progress("reading the record") as told:
         index = indexed(clone.git, tip, told)
-    found = holders_at(index, at, node=question.node, gpu=question.gpu, queue=question.queue)
-    found = [one for one in found if not question.job or one.job == question.job]
-    reasons = explained(clone.git, [one.given for one in found])
-    rows = [_holding(one, given) for one, given in zip(found, reasons, strict=True)]
     position = index.position_at(at)
     if position < 0:
         raise NotFound(
-            f"the record begins later, at {when(Instant(index.commits['at'][0]))}", code="BeforeTheRecord",
-            remedy="where it was begun anew, the branch before has the time before",
+            f"the record begins at {when(Instant(index.commits['at'][0]))}", code="BeforeTheRecord",
+            remedy="Ask for a later time; a shallow clone begins later than the record (`git fetch --unshallow`).",
         )  # fmt: skip
+    not_to_come(at, now(), index.commits["at"][-1])
+    found = holders_at(index, at, question)
+    if not found and output == "table" and (wrong := unknown_name(clone, question)) is not None:
+        raise wrong
+    reasons = explained(clone.git, [one.given for one in found])
+    rows = [_holding(one, given) for one, given in zip(found, reasons, strict=True)]
     if output == "json":
         in_force = {"generation": index.commits["generation"][position], "commit": index.ids[position]}
         print_json(
@@ -234,13 +244,16 @@ def usage(repo: Path, by: str, period: str, since: str | None, until: str | None
         raise UsageError(
             f"usage cannot be grouped by {by!r}", code="UnknownGroup", remedy=f"one of {', '.join(GROUPS)}, label:NAME"
         )
+    begin, end = between(since, until, now())
     clone = opened(repo, fetch=fetch)
+    warn_if_cut(clone)
     tip = clone.state_tip()
     with progress("reading the record") as told:
         index = indexed(clone.git, tip, told)
+    if end is not None:
+        not_to_come(end, now(), index.commits["at"][-1])
     found = usage_of(
-        index, scenes(clone.git, index), by=by, period=period,
-        since=moment(since, now()) if since else None, until=moment(until, now()) if until else None,
+        index, scenes(clone.git, index), by=by, period=period, since=begin, until=end,
         key_of=labelled(clone.git, index, label) if label else None,
     )  # fmt: skip
     rows, totals = _usage_values(found)
@@ -317,9 +330,11 @@ def replay(repo: Path, which: str, job: str, output: str, *, everything: bool, f
 
     Exit 5 when one differs. One of another decision version is not recomputed here; the command that does is printed.
     """
+    if which and everything:
+        raise UsageError("both --all and a generation are asked for", code="TwoRanges", remedy="Leave either out.")
+    first, last = generation_range(which)
     clone = opened(repo, fetch=fetch)
     tip = clone.state_tip()
-    first, last = generation_range(which)
     if which:
         results = replay_part(clone.git, tip, first, last)
     else:
@@ -330,14 +345,15 @@ def replay(repo: Path, which: str, job: str, output: str, *, everything: bool, f
         if output in {"table", "wide"} and not result.identical:
             click.echo(_verdict(result))
     if which and not done:
+        newest = clone.generation().summary.generation
         raise NotFound(
             f"there is no generation {which} with inputs to replay", code="UnknownGeneration",
-            remedy="`gangops history --limit 1` shows the newest",
+            remedy=f"Generation 0 has none; the newest here is {newest}.",
         )  # fmt: skip
     if job and output in {"table", "wide"}:
         for result in done:
-            content = next((e for e in explained(clone.git, [_asked(result, job)])), None)
-            click.echo(f"#{result.generation} {job}: {content.why if content else '?'}")
+            (told,) = explained(clone.git, [_asked(result, job)])
+            click.echo(f"#{result.generation} {job}: {told.why if told.state else 'not in this generation'}")
     _conclude(done, output)
 
 
@@ -351,6 +367,8 @@ def _verdict(result: Replayed) -> str:
     name = f"#{result.generation} {result.commit[:7]}"
     if result.other_version:
         return f"{name}  other version, not made again here: {other_version_command(result)}"
+    if result.cut_off:
+        return f"{name}  not made again: this clone lacks the generation it stands on (git fetch --unshallow)"
     told = result.why or "differs in " + ", ".join(result.differs[:5])
     return "\n".join([f"{name}  {told}", *(f"    {line}" for line in result.fields)])
 
@@ -361,11 +379,11 @@ def other_version_command(result: Replayed) -> str:
 
 
 def _conclude(done: list[Replayed], output: str) -> None:
-    wrong = [r for r in done if not r.identical and not r.other_version]
+    wrong = [r for r in done if r.wrong]
     if output in {"json", "yaml"}:
         rows = [
             {
-                "generation": r.generation, "commit": r.commit, "identical": r.identical, "otherVersion": r.other_version,
+                "generation": r.generation, "commit": r.commit, "identical": r.identical, "otherVersion": r.other_version, "cutOff": r.cut_off,
                 "replayWith": other_version_command(r) if r.other_version else "", "differs": list(r.differs),
                 "fields": list(r.fields), "why": r.why,
             }
@@ -375,11 +393,11 @@ def _conclude(done: list[Replayed], output: str) -> None:
     elif output == "name":
         click.echo("\n".join(json.dumps(r.generation) for r in done))
     elif not wrong:
-        skipped = sum(r.other_version for r in done)
-        note = f"; {skipped} of another decision version were not judged" if skipped else ""
-        click.echo(
-            f"{len(done) - skipped} of {counted(len(done), 'decision')} recomputed, byte for byte identical{note}"
-        )
+        others, cut = sum(r.other_version for r in done), sum(r.cut_off for r in done)
+        note = f"; {others} of another decision version were not judged" if others else ""
+        note += f"; {cut} stands on what this clone lacks" if cut else ""
+        told = f"{len(done) - others - cut} of {counted(len(done), 'decision')} recomputed"
+        click.echo(f"{told}, byte for byte identical{note}")
     if wrong:
         first = min(wrong, key=lambda r: r.generation)
         raise AuditFailed(

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 
 import click
 
-from reconciler.documents.quantities import parse_duration, parse_instant
+from reconciler.documents.quantities import parse_duration, parse_instant, print_instant
 from reconciler.errors import UsageError
 from reconciler.model.units import Instant
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _MINUTE = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(Z|[+-]\d\d:\d\d)")
+_COMMIT = re.compile(r"[0-9a-fA-F]{7,40}")
 _SPACED = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d\S*)")
 Progress = Callable[[int, int], None]
 
@@ -39,6 +40,43 @@ def moment(text: str, now: Instant | None = None) -> Instant:
         ) from err
 
 
+def between(since: str | None, until: str | None, now: Instant) -> tuple[Instant | None, Instant | None]:
+    """`--since` and `--until`. Raises UsageError (BadTime, EmptyPeriod)."""
+    begin = moment(since, now) if since is not None else None
+    end = moment(until, now) if until is not None else None
+    if begin is not None and end is not None and end < begin:
+        raise UsageError(
+            "--until is before --since", code="EmptyPeriod", remedy="Give the earlier of the two to --since."
+        )
+    return begin, end
+
+
+def not_to_come(at: Instant, now: Instant, newest: int) -> Instant:
+    """The same instant, unless it is still to come for us and for the record. Raises UsageError (TimeToCome)."""
+    if at > max(now, newest):
+        raise UsageError(
+            f"{print_instant(at)} is still to come",
+            code="TimeToCome",
+            remedy="`gangops plan` and `explain` say what is expected.",
+        )
+    return at
+
+
+def commit_beginning(_context: click.Context, option: click.Parameter, value: str | tuple[str, ...] | None) -> object:
+    """For click: a commit id, or at least seven digits that one begins with; several of them where the option may repeat.
+
+    Raises UsageError (BadCommit): an empty one would be the beginning of any.
+    """
+    for text in (value,) if isinstance(value, str) else value or ():
+        if not _COMMIT.fullmatch(text):
+            raise UsageError(
+                f"--{option.name} {text!r} is no commit id",
+                code="BadCommit",
+                remedy="Give seven to forty hexadecimal digits.",
+            )
+    return tuple(text.lower() for text in value) if isinstance(value, tuple) else value.lower() if value else ""
+
+
 def bound(text: str | None, now: Instant) -> tuple[int | None, Instant | None]:
     """`412` and `#412` as a generation, anything else as an instant."""
     if text is None:
@@ -52,7 +90,12 @@ def generation_range(text: str) -> tuple[int, int]:
     first, dots, last = text.replace("#", "").partition("..")
     if text and not ((first.isdecimal() and (not dots or not last or last.isdecimal())) and len(text) < 40):
         raise UsageError(f"{text!r} names no generations", code="BadRange", remedy="such as 417, 400..417 or 400..")
-    return (int(first), int(last) if last else 10**15 if dots else int(first)) if text else (0, 0)
+    if not text:
+        return 0, 0
+    begin, end = int(first), int(last) if last else 10**15 if dots else int(first)
+    if end < begin:
+        raise UsageError(f"{text!r} names no generations", code="BadRange", remedy="Give the lower number first.")
+    return begin, end
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from reconciler.runtime.generation import (
 from reconciler.runtime.reading import DesiredReader, ReadDesired
 from reconciler.store.branches import named_before, whole_log
 from reconciler.store.history import CommitMeta
-from reconciler.store.objects import subtree
+from reconciler.store.objects import find_commit, subtree
 from reconciler.store.runner import Git
 
 _MOST_FIELDS = 20
@@ -37,19 +37,25 @@ _MOST_FIELDS = 20
 class Replayed:
     """One generation's verdict. `differs` names paths (or trailers) that came out otherwise; `why` when it could
     not be recomputed at all. `other_version` marks a decision of another decision version: not recomputed here;
-    `package` is the release that made it. `fields` says of differing files what was recorded and what comes out."""
+    `package` is the release that made it. `cut_off`: the generation it stands on is not in this clone. `fields` says of differing files what was recorded and what comes out."""
 
     generation: int
     commit: str
     differs: tuple[str, ...] = ()
     why: str = ""
     other_version: bool = False
+    cut_off: bool = False
     package: str = ""
     fields: tuple[str, ...] = ()
 
     @property
     def identical(self) -> bool:
-        return not self.differs and not self.why and not self.other_version
+        return not self.differs and not self.why and not self.other_version and not self.cut_off
+
+    @property
+    def wrong(self) -> bool:
+        """It was made again, or should have been, and is not what was recorded."""
+        return not self.identical and not self.other_version and not self.cut_off
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +111,9 @@ def _replay(git: Git, meta: CommitMeta, reader: DesiredReader, read: _Read) -> R
         outcome, fields = _outcome_differs(meta, recorded, previous, reader)
         differs = [*_inputs_differ(git, meta, recorded), *outcome]
     except GangOpsError as err:
-        return Replayed(generation=_claimed(meta), commit=meta.id, why=f"{err.code}: {err.message}")
+        cut_off = find_commit(git, _stands_on(meta)) is None
+        told = "" if cut_off else f"{err.code}: {err.message}"
+        return Replayed(generation=_claimed(meta), commit=meta.id, why=told, cut_off=cut_off)
     return Replayed(generation=number, commit=meta.id, differs=tuple(differs), fields=fields)
 
 

@@ -271,7 +271,7 @@ def main(count: int, folder: Path) -> None:
     timed("index: load", lambda: len(indexed(access, tip).ids))
     timed(
         "who held the GPUs of a node at T (warm, load included)",
-        lambda: len(holders_at(indexed(access, tip), middle, node="gpu-017")),
+        lambda: len(holders_at(indexed(access, tip), middle, Question(node="gpu-017"))),
     )
     timed("history of a node", lambda: sum(1 for _ in answers(index, Question(node="gpu-017"))))
     timed("history of a person", lambda: sum(1 for _ in answers(index, Question(person="bob"))))

@@ -182,7 +182,9 @@ def test_usage_adds_up_by_task_by_array_and_by_queue(told: Lab) -> None:
 
 def test_who_held_a_gpu_is_a_task(told: Lab) -> None:
     index = index_of(told)
-    held = holders_at(index, read_generation(told.remote.git, told.log()[-2].id).summary.decided_at, queue="nlp")
+    held = holders_at(
+        index, read_generation(told.remote.git, told.log()[-2].id).summary.decided_at, Question(queue="nlp")
+    )
     assert {one.job for one in held if "sweep" in one.job} == {"nlp/sweep.0", "nlp/sweep.1"}
 
 

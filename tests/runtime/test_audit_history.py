@@ -168,7 +168,7 @@ def test_who_held_a_gpu_and_which_decision_gave_it(index: Index) -> None:
     ]  # fmt: skip
     assert {h.given.generation for h in holders if h.job == "nlp/big"} == {placed.generation}
     assert holders[2].given.request == "88"
-    assert holders_at(index, Instant(running.at + SECOND), node="gpu-004", gpu=7) == []
+    assert holders_at(index, Instant(running.at + SECOND), Question(node="gpu-004", gpu=7)) == []
     assert holders_at(index, Instant(5)) == []
 
 

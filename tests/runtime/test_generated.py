@@ -156,7 +156,7 @@ def measure(folder: Path) -> None:
             say("gc: filters of changed paths", lambda: write_commit_graph(access))
     say("index: made once", lambda: indexed(access, at))
     middle = Instant(indexed(access, at).commits["at"][count // 2] + SECOND)
-    say("who held a node at T, warm", lambda: holders_at(indexed(access, at), middle, node="gpu-017"))
+    say("who held a node at T, warm", lambda: holders_at(indexed(access, at), middle, Question(node="gpu-017")))
     index = indexed(access, at)
     say("history of a node", lambda: list(answers(index, Question(node="gpu-017"))))
     say("usage by queue, the whole record", lambda: usage(index, scenes(access, index)))

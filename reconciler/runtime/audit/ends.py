@@ -113,14 +113,6 @@ def root_faults(git: Git, chain: list[Link], bounds: Bounds) -> Iterator[Finding
     if bounds.root and not first.id.startswith(bounds.root):
         told = f"the record begins with {first.id[:12]}, not with {bounds.root[:12]}"
         yield at_link(git, chain, 0, "chain", "OtherRoot", told)
-    if (
-        b"\nparent " in raw_commits(git, (first.id,))[first.id].split(b"\n\n", 1)[0]
-        and bounds.since is bounds.since_at is None
-    ):
-        told = (
-            "the chain is cut off here: the commit has parents that this clone does not show (`git fetch --unshallow`)"
-        )
-        yield at_link(git, chain, 0, "chain", "ChainCut", told)
 
 
 def at_link(git: Git, chain: list[Link], position: int, check: str, code: str, told: str) -> Finding:

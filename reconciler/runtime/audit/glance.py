@@ -19,6 +19,7 @@ from reconciler.model.units import SECOND
 
 _PART = re.compile(rb"^([A-Za-z]+):(?: (.*))?\n((?: .*\n)*)", re.MULTILINE)
 _NODE = re.compile(rb'- node: "?([^"\n]+)"?\n +ranks: [^\n]*\n +gpus: "?([^"\n]*)"?')
+_SPARE = re.compile(rb'- node: "?([^"\n]+)"?\n +mask: (\d+)')
 _TABLE = b"\ntasks:\n"
 _ROW = re.compile(rb"^  - tasks: .*\n(?:    .*\n)*", re.MULTILINE)
 _CODE = re.compile(rb"^  code: (\w+)$", re.MULTILINE)
@@ -34,7 +35,8 @@ _METRICS = (b"declared", b"capacity", b"held", b"promised", b"idle", b"stranded"
 
 @dataclass(frozen=True, slots=True)
 class JobGlance:
-    """One record in short. `by` asked for what holds it, in a request. `place` and `reserved` are texts of `node:mask` words, masks in hexadecimal."""
+    """One record in short. `by` asked for what holds it, in a request. `place`, `reserved` and `spares` are texts of `node:mask` words,
+    masks in hexadecimal."""
 
     queue: str
     state: str
@@ -50,6 +52,7 @@ class JobGlance:
     started: int
     preemptor: str
     by: str = ""
+    spares: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ def job_glance(content: bytes) -> JobGlance:
         started=instant(text(b"started")),
         preemptor=text(b"preemptor"),
         by=_plain(asked[1]) if asked else "",
+        spares=" ".join(f"{node.decode()}:{int(mask):x}" for node, mask in _SPARE.findall(blocks.get(b"spares", b""))),
     )
 
 

@@ -59,7 +59,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """Who held GPUs of one node at an instant, and `given`: the decision that gave them."""
+    """Who held GPUs of one node at an instant, and `given`: the decision that gave them. `state` is SPARE of GPUs that are
+    kept beside the gang for its repair."""
 
     node: str
     mask: int
@@ -82,6 +83,10 @@ class Question:
     request: str = ""
     since: Instant | None = None
     until: Instant | None = None
+
+
+ALL = Question()
+SPARE = "Spare"
 
 
 # --- by path ---
@@ -255,9 +260,7 @@ def _chosen(index: Index, question: Question) -> Iterator[int]:
     if question.job:
         wanted["job"] |= {n for n, text in enumerate(index.texts) if is_task_of(text, question.job)}
     if question.queue:
-        wanted["queue"] = {
-            n for n, text in enumerate(index.texts) if text == question.queue or text.startswith(f"{question.queue}/")
-        }
+        wanted["queue"] = {n for n, text in enumerate(index.texts) if _is_within(text, question.queue)}
     if question.person:
         wanted["person"] = {n for n, text in enumerate(index.texts) if _is_person(text, question.person)}
     events: Iterable[int] = range(begin, end)
@@ -269,10 +272,10 @@ def _chosen(index: Index, question: Question) -> Iterator[int]:
         return
     places = {n for n, words in enumerate(index.texts) if _covers(words, question.node, question.gpu)}
     holds: dict[int, bool] = {}
-    jobs, column = columns["job"], columns["place"]
+    jobs, column, beside = columns["job"], columns["place"], columns["spares"]
     within = events if isinstance(events, range) else set(events)
     for event in range(end):
-        there = column[event] in places
+        there = column[event] in places or beside[event] in places
         if (there or holds.get(jobs[event])) and event in within:
             yield event
         holds[jobs[event]] = there
@@ -361,29 +364,48 @@ def _first_task(job: str) -> int | None:
     return int(re.split("[-,]", tasks, maxsplit=1)[0]) if tasks else None
 
 
-def holders_at(index: Index, at: Instant, *, node: str = "", gpu: int = -1, queue: str = "") -> list[Holding]:
-    """Who held which GPUs at an instant, by node, and the decision that gave them; [] before the record begins."""
+def holders_at(index: Index, at: Instant, asked: Question = ALL) -> list[Holding]:
+    """Who held which GPUs at an instant, by node, and the decision that gave them; [] before the record begins.
+
+    Of `asked` all but its times count.
+    """
     position = index.position_at(at)
     standing = {job: e for job, e in index.standing(position).items() if index.text("state", e) in HOLDING}
     held = {
-        (job, name): mask
+        (job, name, column): mask
         for job, event in standing.items()
-        if not queue or index.text("queue", event) == queue
-        for name, mask in masks(index.text("place", event)).items()
-        if (not node or name == node) and (gpu < 0 or mask >> gpu & 1)
+        if _is_asked_for(index, event, asked)
+        for column in ("place", "spares")
+        for name, mask in masks(index.text(column, event)).items()
+        if (not asked.node or name == asked.node) and (asked.gpu < 0 or mask >> asked.gpu & 1)
     }
-    past = _events_of(index, {job for job, _ in held}, index.first_event(position + 1))
+    past = _events_of(index, {job for job, _, _ in held}, index.first_event(position + 1))
     found = []
-    for (job, name), mask in held.items():
+    for (job, name, column), mask in held.items():
         event = standing[job]
         given, before = _giving(index, past[job], name, mask)
         found.append(
             Holding(
                 node=name, mask=mask, job=index.texts[job], queue=index.text("queue", event),
-                attempt=index.events["attempt"][event], state=index.text("state", event), given=entry_of(index, given, before),
+                attempt=index.events["attempt"][event], given=entry_of(index, given, before),
+                state=SPARE if column == "spares" else index.text("state", event),
             )
         )  # fmt: skip
     return sorted(found, key=lambda one: (one.node, one.mask & -one.mask, one.job))
+
+
+def _is_asked_for(index: Index, event: int, asked: Question) -> bool:
+    job = index.text("job", event)
+    return (
+        (not asked.job or job == asked.job or is_task_of(job, asked.job))
+        and (not asked.queue or _is_within(index.text("queue", event), asked.queue))
+        and (not asked.person or _is_person(index.text("person", event), asked.person))
+        and (not asked.request or index.text("request", event) == asked.request)
+    )
+
+
+def _is_within(queue: str, outer: str) -> bool:
+    return queue == outer or queue.startswith(f"{outer}/")
 
 
 def _events_of(index: Index, jobs: set[int], end: int) -> dict[int, list[int]]:
@@ -400,8 +422,7 @@ def _giving(index: Index, events: list[int], node: str, mask: int) -> tuple[int,
     given = len(events) - 1
     while given > 0:
         before = events[given - 1]
-        same = index.events["attempt"][before] == attempt and index.text("state", before) in HOLDING
-        if not same or masks(index.text("place", before)).get(node, 0) & mask != mask:
+        if index.events["attempt"][before] != attempt or index.holds(before).get(node, 0) & mask != mask:
             break
         given -= 1
     return events[given], events[given - 1] if given else None

@@ -26,13 +26,13 @@ from reconciler.documents.record import JOBS, OBSERVED_JOBS, SUMMARY
 from reconciler.errors import StoreError
 from reconciler.model.lifecycle import Cause, JobState
 from reconciler.model.units import SECOND, JobKey, document_of, index_of, task_key
-from reconciler.runtime.audit.glance import RecordTexts, instant, job_glance, record_texts, summary_glance
+from reconciler.runtime.audit.glance import RecordTexts, instant, job_glance, masks, record_texts, summary_glance
 from reconciler.runtime.audit.origins import Origin, Origins
 from reconciler.store.objects import blobs
 from reconciler.store.runner import Git
 from reconciler.store.walk import ABSENT, Link, changed_paths, objects_named, record_chain
 
-_MAGIC = f"gangops audit index 4 {__version__} {sys.byteorder}\n".encode()
+_MAGIC = f"gangops audit index 5 {__version__} {sys.byteorder}\n".encode()
 _CHUNK = 2000
 _SCENERY = tuple(
     f"desired/cluster-state/{folder}" for folder in ("fabric", "inventory", "queues", "priorities", "cluster.yaml")
@@ -46,7 +46,7 @@ COMMIT_COLUMNS = {
 }  # fmt: skip
 EVENT_COLUMNS = {
     "commit": "i", "job": "i", "queue": "i", "state": "i", "phase": "i", "code": "i", "cause": "i", "outcome": "i",
-    "attempt": "i", "place": "i", "reserved": "i", "preemptor": "i", "person": "i", "request": "i", "asked": "i",
+    "attempt": "i", "place": "i", "reserved": "i", "spares": "i", "preemptor": "i", "person": "i", "request": "i", "asked": "i",
     "started": "q", "lost": "q", "failed": "q",
 }  # fmt: skip
 HOLDING = frozenset(str(state) for state in JobState if state.holds_gpus)
@@ -57,7 +57,7 @@ EVICTED = frozenset(map(str, (Cause.PREEMPTED, Cause.RECLAIMED, Cause.FAIR_SHARE
 class Index:
     """Columns over generations (`commits`) and over changes of jobs' records (`events`), both in the record's order.
 
-    Texts are numbers into `texts`; 0 is "". `places` are words of `glance`. `failed` of an event are the GPU-seconds
+    Texts are numbers into `texts`; 0 is "". `place`, `reserved` and `spares` are words of `glance`. `failed` of an event are the GPU-seconds
     a failure threw away, `lost` what the record says evictions cost so far. `asked` is the desired commit that last
     touched the job's file, by `person` and pull request `request`.
     """
@@ -77,6 +77,15 @@ class Index:
     def text(self, column: str, event: int) -> str:
         """A text column of an event."""
         return self.texts[self.events[column][event]]
+
+    def holds(self, event: int) -> dict[str, int]:
+        """GPU masks by node that the job has after an event and nobody else can have: those with a rank, and spares."""
+        if self.text("state", event) not in HOLDING:
+            return {}
+        found = masks(self.text("place", event))
+        for node, mask in masks(self.text("spares", event)).items():
+            found[node] = found.get(node, 0) | mask
+        return found
 
     def position_at(self, at: int) -> int:
         """The generation in force at an instant, as a position in `commits`; -1 before the first."""
@@ -238,7 +247,7 @@ class _Builder:
         return (
             position, number(job), number(told.queue), number(told.state), number(told.phase), number(told.code),
             number(told.cause), number(told.outcome), told.attempt, number(told.place), number(told.reserved),
-            number(told.preemptor), 0, 0, 0, told.started, told.lost, 0,
+            number(told.spares), number(told.preemptor), 0, 0, 0, told.started, told.lost, 0,
         )  # fmt: skip
 
     def _attribute(self, base: int, begun: int) -> None:

@@ -130,7 +130,9 @@ class GenerationJudge:
         meta, summary = self._frame.meta, now.summary
         if self._before is None:
             if meta.parents:
-                self._says("chain", "ChainCut", "it has parents, and the record begins with it")
+                self._says(
+                    "chain", "ChainCut", "it has parents, which this clone does not show (`git fetch --unshallow`)"
+                )
             elif not named_before(meta):  # else the branch before is not in this clone, and the verdict says so
                 self._say_all(beginning_faults(self._frame, now))
             return

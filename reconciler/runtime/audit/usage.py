@@ -3,7 +3,7 @@
     capacity x time = starting + running + stalled + stopping + reserved + idle + unavailable
 
 Held GPUs are counted by what their gang was doing: starting, running, stalled (a node of it lost, or being replaced)
-or stopping. Reserved ones are promised to a gang and not held by anybody. Idle is what could have been given out,
+or stopping. Reserved ones are promised to a gang and not held by anybody, or kept beside it as spares. Idle is what could have been given out,
 unavailable what was down, cordoned or never seen. Work that was thrown away was GPU-time before, so the two `lost`
 columns lie inside `running` and are not added. Whole nanoseconds throughout; division happens when it is printed.
 """
@@ -172,6 +172,7 @@ class _Sweep:
         self._undeclared: dict[int, int] = defaultdict(int)
         self._open: dict[int, _Open] = {}
         self._reserved: dict[int, _Open] = {}
+        self._spared: dict[int, _Open] = {}
         self._standing: dict[int, int] = {}
         self._promised: dict[int, int] = {}
         self._held: dict[str, int] = defaultdict(int)
@@ -184,34 +185,42 @@ class _Sweep:
         following = next(upcoming)
         event, count = 0, len(events["commit"])
         for position, now in enumerate(at):
-            if following is not None and following.position <= position:
+            moved = following is not None and following.position <= position
+            if following is not None and moved:
                 self._scene, following = following, next(upcoming)
                 self._reopen(now)
             begun = event
             while event < count and events["commit"][event] == position:
-                self._take(event, now)
                 event += 1
-            if event > begun:
+            # What is given up may be given to another job in the same generation.
+            for one in range(begun, event):
+                self._give_up(one, now)
+            for one in range(begun, event):
+                self._take(one, now)
+            if moved or event > begun:
                 self._reserve(now)
-        for one in [*self._open.values(), *self._reserved.values()]:
-            self._close(one, self._end)
+        for still in [*self._open.values(), *self._spared.values(), *self._reserved.values()]:
+            self._close(still, self._end)
 
     def _reopen(self, now: int) -> None:
         """The inventory changed: what is held is counted by the new one from here on."""
         for job, event in self._standing.items():
             if job in self._open:
-                self._close(self._open.pop(job), now)
+                self._end_span(job, now)
                 self._begin_span(job, event, now)
 
-    def _take(self, event: int, now: int) -> None:
+    def _give_up(self, event: int, now: int) -> None:
         job = self._index.events["job"][event]
         before = self._standing.get(job)
         if before is not None:
             self._losses(event, before, now)
         if job in self._open:
-            self._close(self._open.pop(job), now)
+            self._end_span(job, now)
             assert before is not None
             self._hold(before, held=False)
+
+    def _take(self, event: int, now: int) -> None:
+        job = self._index.events["job"][event]
         self._standing[job] = event
         self._promised.pop(job, None)
         if self._index.events["reserved"][event]:
@@ -221,13 +230,21 @@ class _Sweep:
             self._begin_span(job, event, now)
 
     def _hold(self, event: int, *, held: bool) -> None:
-        for node, mask in masks(self._index.text("place", event)).items():
+        for node, mask in self._index.holds(event).items():
             self._held[node] = self._held[node] | mask if held else self._held[node] & ~mask
 
     def _begin_span(self, job: int, event: int, now: int) -> None:
         gpus, outside = self._by_type(self._index.text("place", event), lambda _node: 0)
         column = _COLUMN_OF[JobState(self._index.text("state", event))]
         self._open[job] = _Open(now, self._key_of(event), column, gpus, outside)
+        if self._index.events["spares"][event]:
+            spares, beyond = self._by_type(self._index.text("spares", event), lambda _node: 0)
+            self._spared[job] = _Open(now, self._key_of(event), "reserved", spares, beyond)
+
+    def _end_span(self, job: int, now: int) -> None:
+        self._close(self._open.pop(job), now)
+        if job in self._spared:
+            self._close(self._spared.pop(job), now)
 
     def _by_type(self, words: str, taken: Callable[[str], int]) -> tuple[dict[str, int], int]:
         """GPUs of a place by type, without those taken; and how many of them no inventory knows."""

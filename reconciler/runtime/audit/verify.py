@@ -55,7 +55,8 @@ def verify(
         told(len(verdict.judged), len(part))
     # 3. What agents did, in the order of generations.
     before = went_on_from(git, part[0].id) if not part[0].parent else ""
-    verdict.findings += receipt_faults(verdict, complete=first == 0 and not before)
+    cut = any(one.code == "ChainCut" for one in verdict.findings)
+    verdict.findings += receipt_faults(verdict, complete=first == 0 and not before and not cut)
     # 4. Every object under all of it, trees included.
     verdict.findings += object_faults(git, part, first)
     verdict.findings.sort(key=lambda one: (one.position, CHECKS.index(one.check)))
