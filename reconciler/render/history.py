@@ -38,6 +38,7 @@ def by_whom(person: str, request: str) -> str:
     return f"PR #{request}" if request else person or "-"
 
 
+_ENDS = "\r\n"
 _ROOMY = 150
 """Columns from which on a row of the history is one line."""
 
@@ -101,12 +102,12 @@ def as_csv(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
 
 def _csv_line(cells: Iterable[object]) -> str:
     out = io.StringIO()
-    csv.writer(out, lineterminator="").writerow(cells)
-    return out.getvalue()
+    csv.writer(out, lineterminator=_ENDS).writerow(cells)  # a cell with any of these is quoted
+    return out.getvalue().removesuffix(_ENDS)
 
 
 def _inert(value: object) -> object:
-    return f"'{value}" if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t"} else value
+    return f"'{value}" if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t", "\r", "\n"} else value
 
 
 def shown_row(row: Row) -> Row:

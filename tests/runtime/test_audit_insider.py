@@ -28,6 +28,7 @@ from reconciler.runtime.generation import PREVIEW, Generation, Inputs, next_gene
 from reconciler.runtime.provenance import provenance_after
 from reconciler.runtime.reading import DesiredReader
 from reconciler.runtime.requests import judged_again
+from reconciler.runtime.taken import Taking, told_by
 from reconciler.runtime.telling import message_of, trigger_of
 from reconciler.store.publish import publish
 from reconciler.store.signatures import Signer, allowed_signers_line, make_key
@@ -298,9 +299,12 @@ class Forger:
         current = self.lab.generation()
         inputs = alter(self._inputs(current))
         made = next_generation(inputs)
+        reader = DesiredReader(mirror.git)
+        read = reader.read(made.summary.desired_commit, current, ())
+        taken = Taking(reader).of(read, current, told_by(made))
         commit = build_on(
             mirror.git, made.changes, parent=current.commit, desired=made.summary.desired_commit,
-            message=message_of(made, current), at=made.summary.decided_at, writer=self.lab.writer,
+            message=message_of(made, current, taken), at=made.summary.decided_at, writer=self.lab.writer,
         )  # fmt: skip
         publish(mirror, commit, expected=current.commit).raise_for_result()
         return end(self.lab)

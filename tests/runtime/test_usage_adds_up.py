@@ -74,7 +74,8 @@ def moments(draw: st.DrawFn) -> list[Moment]:
                 promised[gpu] = draw(st.sampled_from(waiting))
             elif gpu not in held and draw(st.integers(0, 3)) == 0:
                 down.add(gpu)
-        if found and draw(st.booleans()):  # only the inventory and what is down changed
+        only_nodes = draw(st.booleans())
+        if found and only_nodes:  # only the inventory and what is down changed
             before = found[-1]
             found.append(
                 Moment(at, declared, before.states, before.held, before.promised, frozenset(down - before.held.keys()))

@@ -138,9 +138,8 @@ def _taken(index: Index, event: int) -> Iterator[tuple[str, int, str]]:
     state = _WORDS.get(index.text("state", event), "stopping")
     for node, mask in masks(index.text("place", event)).items():
         yield node, mask, state
-    if "spares" in index.events:
-        for node, mask in masks(index.text("spares", event)).items():
-            yield node, mask, "spare"
+    for node, mask in masks(index.text("spares", event)).items():
+        yield node, mask, "spare"
 
 
 def _of_mask(index: Index, event: int, node: str, mask: int, state: str, begin: Instant, end: Instant) -> Iterator[Bar]:
