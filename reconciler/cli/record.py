@@ -42,7 +42,17 @@ from reconciler.render.usage import (
     usage_total_tree,
 )
 from reconciler.runtime.audit.glance import masks
-from reconciler.runtime.audit.history import Entry, Holding, Question, answers, asked_by, by_path, explained, holders_at
+from reconciler.runtime.audit.history import (
+    DROPPED,
+    Entry,
+    Holding,
+    Question,
+    answers,
+    asked_by,
+    by_path,
+    explained,
+    holders_at,
+)
 from reconciler.runtime.audit.index import indexed
 from reconciler.runtime.audit.scenes import labelled, scenes
 from reconciler.runtime.audit.usage import GROUPS, PERIODS, Hours, Used
@@ -353,7 +363,7 @@ def replay(repo: Path, which: str, job: str, output: str, *, everything: bool, f
     if job and output in {"table", "wide"}:
         for result in done:
             (told,) = explained(clone.git, [_asked(result, job)])
-            click.echo(f"#{result.generation} {job}: {told.why if told.state else 'not in this generation'}")
+            click.echo(f"#{result.generation} {job}: {told.why if told.why != DROPPED else 'not in this generation'}")
     _conclude(done, output)
 
 

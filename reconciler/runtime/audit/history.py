@@ -25,7 +25,8 @@ from reconciler.store.objects import raw_commits
 from reconciler.store.runner import Git
 from reconciler.store.walk import commits_touching, objects_named
 
-_DROPPED = "its file is gone and its record was dropped"
+DROPPED = "its file is gone and its record was dropped"
+"""Why of an entry whose generation has no record of the job."""
 _FIRST_BATCH, _MOST_BATCH = 2, 512
 
 
@@ -208,7 +209,7 @@ def _entry(job: str, meta: CommitMeta, after: JobGlance | None, before: JobGlanc
         code=after.code if after else "",
         cause=after.cause if after else "",
         preemptor=after.preemptor if after else "",
-        why=after.why if after else _DROPPED,
+        why=after.why if after else DROPPED,
         person=after.by if after else "",
         desired=meta.parents[1] if len(meta.parents) > 1 else told.get("Desired-Commit", ""),
     )
@@ -354,7 +355,7 @@ def explained(git: Git, entries: list[Entry]) -> list[Entry]:
 
 def _in_words(entry: Entry, told: JobGlance | None) -> Entry:
     if told is None:
-        return replace(entry, why=_DROPPED)
+        return replace(entry, why=DROPPED)
     return replace(entry, why=told.why, person=told.by or entry.person, request="" if told.by else entry.request)
 
 
