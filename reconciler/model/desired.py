@@ -31,7 +31,7 @@ from reconciler.model.units import (
 class Window:
     """A maintenance window of one node, or a reservation: then jobs of `members` may use it.
 
-    `drain` is checkpoint, wait or kill.
+    `drain` is checkpoint, wait or kill. `by` and `message` are whose request made it and why, "" where a file did.
     """
 
     name: str
@@ -40,6 +40,8 @@ class Window:
     ends: Instant
     drain: str
     members: tuple[QueueName, ...] = ()
+    by: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -219,4 +219,6 @@ def sentence(why: Reason) -> str:
     """The reason as one clause in English. A number that is missing shows as `?`, never as an error."""
     text = _COUNTED.sub(lambda found: _counted(found, why), SENTENCES[why.code])
     told = text.format_map(_Shown((name, _told(name, value)) for name, value in why.numbers))
+    if why.code is ReasonCode.MAINTENANCE and (by := why.number("by")) is not None:
+        told = f"{told}; asked for by {by}: {why.number('message')}"
     return f"{told}; not proved, the search ran out of steps" if ("proved", "false") in why.numbers else told

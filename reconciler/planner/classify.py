@@ -292,7 +292,8 @@ def _at_work(case: Case) -> JobRecord | None:
     if window is not None:
         closed = {one.node for one in world.desired.windows if one.name == window.name}
         drained = sum(mask.bit_count() for node, mask in masks.items() if node in closed)
-        why = reason(ReasonCode.MAINTENANCE, excluded=drained, window=window.name)
+        asked = {"by": window.by, "message": window.message} if window.by else {}
+        why = reason(ReasonCode.MAINTENANCE, excluded=drained, window=window.name, **asked)
         return _stop(case, Cause.MAINTENANCE, why, at_once=window.drain == "kill")
     return record
 

@@ -61,7 +61,8 @@ def _cordoned(inventory: Inventory, standing: Iterable[Request]) -> Inventory:
 def _drains(standing: Iterable[Request]) -> Iterable[Window]:
     return (
         Window(
-            name=f"request {request.id}", node=node, begins=request.seen, ends=request.expires, drain="checkpoint"
+            name=f"request {request.id}", node=node, begins=request.seen, ends=request.expires, drain="checkpoint",
+            by=request.by, message=request.reason or "no reason given",
         )
         for request in standing
         if request.ask is Ask.DRAIN

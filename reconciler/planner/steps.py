@@ -298,7 +298,7 @@ def _blame_the_node(scene: _Scene, sights: list[Sight]) -> JobRecord:
 def _after_release(record: JobRecord, scene: _Scene) -> JobRecord:
     cause = record.cause
     if cause is Cause.CANCELLED:
-        return finished(record, Outcome.CANCELLED, reason(ReasonCode.CANCELLED))
+        return finished(record, Outcome.CANCELLED, record.reason)  # who asked for it, or that its file is gone
     if cause is Cause.CHANGED:
         return finished(record, Outcome.REPLACED, reason(ReasonCode.CHANGED))
     if cause in (Cause.TIME_LIMIT, Cause.IDLE):

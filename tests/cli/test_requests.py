@@ -9,6 +9,7 @@ import pytest
 from reconciler.cli.requesting import POLL_SECONDS
 from reconciler.errors import ExitStatus
 from reconciler.model.lifecycle import JobState, Outcome
+from reconciler.model.reasons import ReasonCode
 from reconciler.model.request import Standing
 from reconciler.store.signatures import Signer, make_key
 from tests.cli.people import Person, codes, person_at
@@ -56,6 +57,8 @@ def test_cancel_now_asks_at_once_and_proposes_the_lasting_change(ada: Person) ->
     assert text(ada.lab.remote.path, "log", "--format=%an %s", request) == "Ada Lovelace Cancel nlp/a"
     desk = takes_over(ada.lab)
     assert (desk.record("a").state, desk.record("a").outcome) == (JobState.FINISHED, Outcome.CANCELLED)
+    why = desk.record("a").reason
+    assert (why.code, why.number("by"), why.number("message")) == (ReasonCode.REQUESTED, "ada", "loss is NaN")
     assert desk.record("b").state is not JobState.FINISHED
     listed = ada.done("get", "requests").stdout
     assert [line.split()[:5] for line in listed.splitlines()[1:]] == [

@@ -55,6 +55,7 @@ def test_a_cordon_closes_nodes_and_keeps_the_reason_a_file_gives() -> None:
 def test_a_drain_is_a_window_from_when_it_was_seen_until_it_is_over() -> None:
     (window,) = as_requested(DESIRED, over(asks(Ask.DRAIN, nodes=(NodeName("gpu-001"),))), NOW).windows
     assert (window.node, window.begins, window.ends, window.drain) == ("gpu-001", START, NOW + 1, "checkpoint")
+    assert (window.by, window.message) == ("kim", "no reason given")
 
 
 @pytest.mark.parametrize(
