@@ -15,7 +15,7 @@ from reconciler.documents.tasklist import print_tasks
 from reconciler.model.allocation import Allocation, JobRecord
 from reconciler.model.counting import counted
 from reconciler.model.desired import Desired
-from reconciler.model.lifecycle import Cause, JobState
+from reconciler.model.lifecycle import Cause, JobState, Outcome
 from reconciler.model.observed import Observed, Person
 from reconciler.model.reasons import sentence
 from reconciler.model.units import MINUTE, CommitId, Instant, JobKey, Nanoseconds, NodeName, document_of, index_of
@@ -99,7 +99,8 @@ class Notice:
 
 
 def notices_between(before: Moment, after: Moment) -> tuple[Notice, ...]:
-    """Everything to tell of the decision that led from one generation to the next: jobs by name, then nodes.
+    """Everything to tell of the decision that led from one generation to the next: jobs by name, those whose record went
+    with their file, then nodes.
 
     What happened to several tasks of an array at once is one notice, with what the first of them has to tell.
     """
@@ -138,6 +139,12 @@ def _of_jobs(before: Moment, after: Moment) -> Iterator[Notice]:
             yield _failed(was, record, after) if _cause(record) in _FAILURES else _preempted(was, record, after)
         if record.state is JobState.FINISHED and was.state is not JobState.FINISHED:
             yield _finished(was, record, after)
+    # The record of a job goes with its file once its GPUs are back, and who brought it is forgotten with it.
+    then = replace(after, observed=before.observed)
+    for key in sorted(known.keys() - after.allocation.jobs.keys()):
+        was = known[key]
+        if was.attempt and was.state is not JobState.FINISHED:
+            yield _finished(was, replace(was, outcome=Outcome.CANCELLED, since=after.allocation.decided_at), then)
 
 
 def _began(was: JobRecord | None, record: JobRecord) -> bool:

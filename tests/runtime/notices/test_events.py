@@ -126,6 +126,24 @@ def test_a_job_that_comes_or_goes_without_running_is_no_news(world: World, gone:
     assert world.told(pending if gone else None, None if gone else pending) == ()
 
 
+@pytest.mark.parametrize(
+    ("state", "events"), [("Stopping", ["Finished"]), ("Pending", ["Finished"]), ("Finished", [])], ids=str
+)
+def test_an_incarnation_that_ran_and_whose_file_went_is_over_once(
+    world: World, state: str, events: list[NoticeKind]
+) -> None:
+    ada = Person(user="ada", email="ada@example.org")
+    brought = Provenance(job=SFT, digest=Digest("d"), file="f", commit=CommitId("c"), author=ada, pull_request="12")
+    before = world.at(replace(stops(world.record, Cause.CANCELLED), state=JobState(state)), "b")
+    told = notices_between(
+        replace(before, observed=replace(before.observed, provenance={SFT: brought})), world.at(None)
+    )
+    assert [notice.kind for notice in told] == events
+    for notice in told:
+        assert (notice.detail("outcome"), notice.author, notice.requests) == ("Cancelled", ada, ("12",))
+        assert notice.commit == "a" * 40
+
+
 def test_who_asked_and_both_pull_requests_go_with_it(world: World) -> None:
     ada = Person(user="ada", email="ada@example.org")
     high = JobKey("nlp/high")
