@@ -120,6 +120,7 @@ def _page(verdict: Verdict) -> str:
         faults,
         verdict.notices,
         end if first is None else f"NOT verified: generation {first.generation} is the first bad one",
+        width(),
     )
 
 

@@ -7,19 +7,20 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import click
 
 from reconciler.cli import completing
 from reconciler.cli.root import fetch_option, output_option
-from reconciler.cli.show import array_page, newest, now, print_tree, records_of, width
+from reconciler.cli.show import array_page, desired_at, newest, now, print_tree, records_of, width
 from reconciler.documents.values import tree_of
 from reconciler.errors import NotFound
 from reconciler.model.allocation import JobRecord
 from reconciler.model.desired import Desired
 from reconciler.model.inventory import Node
+from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.units import JobKey, document_of, index_of
 from reconciler.render.explain import node_page
 from reconciler.render.life import Pace, attempts_table, story_lines
@@ -28,7 +29,7 @@ from reconciler.render.reach import reach_lines, reaches
 from reconciler.render.view import job_page, topology_table
 from reconciler.runtime.clone import Clone
 from reconciler.runtime.explained import node_explained
-from reconciler.runtime.generation import Generation
+from reconciler.runtime.generation import Generation, read_generation
 from reconciler.runtime.lives import Life, life_of
 from reconciler.runtime.paces import pace_from, pace_tree
 from reconciler.topology.drift import drift_of
@@ -45,15 +46,21 @@ def describe(repo: Path, name: str, url: str, output: str, *, topology: bool, fe
     """Everything known about JOB (queue/name), ARRAY, one of its tasks (queue/name.7), or NODE.
 
     Of a job: where it is and what it asked for, each of its attempts with its price, and every decision about it. With
-    --live also the step time and MFU that its program reports, beside T_comm as foretold. Of a node: its GPUs and who
-    has them, its NICs, its drift and what it last said.
+    --live also the step time and MFU that its program reports, beside T_comm as foretold. A job whose file was removed
+    is described as it was last. Of a node: its GPUs and who has them, its NICs, its drift and what it last said.
     """
     clone, generation, desired = newest(repo, fetch=fetch)
     node = next((n for n in desired.inventory.nodes if n.name == name), None) if "/" not in name else None
     if node is not None:
         _describe_node(node, generation, desired, output)
         return
-    records = records_of(generation, _full(name, generation, desired))
+    full = _full(name, generation, desired)
+    try:
+        records = records_of(generation, full)
+    except NotFound:
+        if not _describe_gone(clone, generation, full, output):
+            raise
+        return
     record = records[0]
     if index_of(record.job) is not None and not name.endswith(record.job.rpartition("/")[2]):
         _describe_array(records, desired, output)
@@ -95,19 +102,39 @@ def _describe_array(records: list[JobRecord], desired: Desired, output: str) -> 
 # --- a job ---
 
 
+def _describe_gone(clone: Clone, newest: Generation, name: str, output: str) -> bool:
+    """A job that the record remembers and no longer has, as of the last generation that had it; False when none did."""
+    key = JobKey(name)
+    life = life_of(clone.git, newest.commit, key)
+    if not life.last:
+        return False
+    then, dropped = read_generation(clone.git, life.last), life.steps[-1]
+    record = then.allocation.jobs[key]
+    if record.state is not JobState.FINISHED:
+        record = replace(
+            record, state=JobState.FINISHED, outcome=Outcome.CANCELLED, since=dropped.at, phase=None, placement=None,
+            promise=None,
+        )  # fmt: skip
+    if output not in {"json", "yaml", "name"}:
+        click.echo(f"Its file was removed, and its record went with it in generation {dropped.generation}.\n")
+    _describe_job(clone, record, then, desired_at(clone, then), Seen(), output, life)
+    return True
+
+
 def _describe_job(
-    clone: Clone, record: JobRecord, generation: Generation, desired: Desired, seen: Seen, output: str
-) -> None:
+    clone: Clone, record: JobRecord, generation: Generation, desired: Desired, seen: Seen, output: str,
+    life: Life | None = None,
+) -> None:  # fmt: skip
     if output == "name":
         click.echo(record.job)
         return
-    life = life_of(clone.git, generation.commit, record.job)
+    life = life or life_of(clone.git, generation.commit, record.job)
     if output in {"json", "yaml"}:
         print_tree(output, "Job", _job_content(record, generation, life, seen))
         return
     checkpoint = generation.observed.jobs.get(record.job)
     brought = generation.observed.provenance.get(document_of(record.job))
-    click.echo(job_page(record, desired.jobs.get(record.job), desired, now(), seen.lines, checkpoint, brought))
+    click.echo(job_page(record, desired.jobs.get(record.job), desired, now(), seen.lines, checkpoint, brought, width()))
     if ways := reach_lines(record, generation.observed):
         click.echo("\n".join(["\nReach", *(f"  {line}" for line in ways)]))
     if life.attempts:

@@ -66,7 +66,10 @@ def array_head(array: JobKey, records: Sequence[JobRecord], desired: Desired) ->
 
 
 def task_table(records: Sequence[JobRecord], desired: Desired, now: Instant, width: int | None) -> str:
-    """A line a task, with its parameters and why it is where it is; tasks that are alike share one."""
+    """A line a task, with its parameters and why it is where it is; tasks that are alike share one.
+
+    Where tasks have no parameters, those that ended alike are alike, whenever they did.
+    """
     return table(TASK_HEADER, task_rows(records, desired, now), width=width, right="SINCE ATTEMPT")
 
 
@@ -79,7 +82,9 @@ def task_rows(records: Sequence[JobRecord], desired: Desired, now: Instant) -> l
     for record in records:
         # Those that never started differ in nothing that matters yet.
         own = record.job if record.attempt or record.promise is not None else ""
-        alike = (record.state, record.outcome, record.reason.code, record.since, own)
+        alike: tuple[object, ...] = (record.state, record.outcome, record.reason.code, record.since, own)
+        if record.state is JobState.FINISHED and not _parameters(desired.jobs.get(record.job)):
+            alike = (record.outcome, record.reason, record.attempt)
         groups.setdefault(alike, []).append(record)
     return [_row(group, desired, now) for group in groups.values()]
 
@@ -93,9 +98,11 @@ def _row(group: Sequence[JobRecord], desired: Desired, now: Instant) -> list[str
         str(first.outcome or first.state),
         str(first.attempt or "-"),
         places(placement, desired.inventory) if placement is not None else "-",
-        span(now - first.since),
+        span(now - max(record.since for record in group)),
         one_line(parameters) or "-",
-        "-" if first.state is JobState.RUNNING else one_line(sentence(first.reason)),
+        "-"
+        if first.state is JobState.RUNNING or first.outcome is Outcome.SUCCEEDED
+        else one_line(sentence(first.reason)),
     ]
 
 

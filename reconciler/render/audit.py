@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reconciler.render.names import one_line
+from reconciler.render.table import continued
 
 _MOST = 20
 
@@ -31,7 +32,9 @@ class Fault:
     told: str
 
 
-def verdict_page(lines: Sequence[AuditLine], faults: Sequence[Fault], notices: Sequence[str], end: str) -> str:
+def verdict_page(
+    lines: Sequence[AuditLine], faults: Sequence[Fault], notices: Sequence[str], end: str, columns: int | None = None
+) -> str:  # fmt: skip
     """Everything, for a terminal. Right or wrong is a word, never a colour alone."""
     width = max(len(line.check) for line in lines)
     room = max(len(line.told) for line in lines)
@@ -48,4 +51,5 @@ def verdict_page(lines: Sequence[AuditLine], faults: Sequence[Fault], notices: S
             f"  and {len(faults) - _MOST} more: "
             + ", ".join(f"{count} {code}" for code, count in sorted(counts.items()))
         )
-    return "\n".join([*told, *(f"note: {notice}" for notice in notices), end])
+    noted = [line for notice in notices for line in continued(f"note: {notice}", columns, hang=6)]
+    return "\n".join([*told, *noted, end])

@@ -39,7 +39,8 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One decision about the job: what was done, and why."""
+    """One decision about the job: what was done, and why. `person` and `request` (a pull request's number) changed or
+    removed its file, where the decision answers to that; else ""."""
 
     generation: int
     at: Instant
@@ -47,6 +48,13 @@ class Step:
     action: str
     state: str
     why: str
+    person: str = ""
+    request: str = ""
+
+    @property
+    def by(self) -> str:
+        """`ada@acme.org, PR #12`."""
+        return ", ".join(filter(None, (self.person, f"PR #{self.request}" if self.request else "")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +121,13 @@ def _how(one: Attempt) -> str:
 
 
 def story_lines(steps: Sequence[Step], *, whole: bool, width: int | None) -> str:
-    """Every step, oldest first: when, which generation, what was done and why."""
+    """Every step, oldest first: when, which generation, what was done and why; and whose change it answers to."""
     lines = [] if whole else ["(older steps: gangops history)"]
     for step in steps:
         head = f"{when(step.at)}  {'#' + str(step.generation):<7} {step.action:<8} "
         why = one_line(step.why)
+        if step.by:
+            why = f"{why}  ({one_line(step.by)})"
         if width is None or len(head) + len(why) <= width:
             lines.append(f"{head}{why}")
         else:

@@ -10,7 +10,7 @@ from reconciler.model.counting import counted
 from reconciler.model.desired import Desired
 from reconciler.model.inventory import Node
 from reconciler.model.job import Job
-from reconciler.model.lifecycle import JobState
+from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.observed import JobObservation, NodeCondition, NodeObservation, Observed, Proof, Provenance
 from reconciler.model.reasons import sentence
 from reconciler.model.request import Request
@@ -19,7 +19,7 @@ from reconciler.render.arrays import STATES, by_array, leading, tally
 from reconciler.render.names import gpu_hours, one_line, places, share, span, when
 from reconciler.render.node import condition
 from reconciler.render.story import use
-from reconciler.render.table import table
+from reconciler.render.table import continued, table
 
 
 def headline(summary: Summary, metrics: Metrics, now: Instant) -> str:
@@ -147,7 +147,9 @@ def _job_row(record: JobRecord, job: Job | None, desired: Desired, now: Instant,
         str(job.priority_class) if job else "-",
         places(placement, desired.inventory) if placement else "-",
         span(now - record.since),
-        "-" if record.state is JobState.RUNNING else one_line(sentence(record.reason)),
+        "-"
+        if record.state is JobState.RUNNING or record.outcome is Outcome.SUCCEEDED
+        else one_line(sentence(record.reason)),
     ]
     if wide:
         left = "-"
@@ -204,11 +206,11 @@ def _sign(node: Node, seen: NodeObservation | None, index: int) -> str:
 
 def job_page(
     record: JobRecord, job: Job | None, desired: Desired, now: Instant, live: Sequence[str] = (),
-    progress: JobObservation | None = None, brought: Provenance | None = None,
+    progress: JobObservation | None = None, brought: Provenance | None = None, width: int | None = None,
 ) -> str:  # fmt: skip
     """Everything known about one job, a label a line: what it is, where it is, what it asked for, what it cost."""
     rows = job_facts(record, job, desired, now, live, progress, brought)
-    return "\n".join(f"{label:<12}  {text}" for label, text in rows)
+    return "\n".join(line for label, text in rows for line in continued(f"{label:<12}  {text}", width, hang=14))
 
 
 def job_facts(

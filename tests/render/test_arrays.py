@@ -68,6 +68,15 @@ def test_the_table_has_a_line_for_each_task_that_ran_and_one_for_all_that_wait()
     assert "    3 tasks of nlp/sweep hold GPUs, as many as it allows at once" in told
 
 
+def test_tasks_without_parameters_that_ended_alike_share_a_line_whenever_they_ended() -> None:
+    made = cluster()
+    done = by_array(made.allocation.jobs)[SWEEP][0]
+    records = [replace(done, job=task_key(SWEEP, 20 + n), since=Instant(made.now - n * MINUTE)) for n in range(3)]
+    again = replace(records[0], job=task_key(SWEEP, 23), attempt=2)
+    told = task_table([*records, again], made.desired, made.now, 200).splitlines()
+    assert [line.split()[:3] for line in told[1:]] == [["20-22", "Succeeded", "1"], ["23", "Succeeded", "2"]]
+
+
 def test_among_jobs_it_is_one_line() -> None:
     made = cluster()
     told = job_table(made.desired, made.allocation.jobs, Instant(made.now + SECOND), 200, wide=False).splitlines()
