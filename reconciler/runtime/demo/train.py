@@ -2,7 +2,8 @@
 
 Runs under any agent: rank and world come from the environment that GangOps sets. Standard library only. The leader
 listens at MASTER_ADDR:MASTER_PORT; a step is a barrier among all ranks. SIGUSR1 to the leader asks for a
-checkpoint after the present step. Usage: train.py STEPS SECONDS_A_STEP
+checkpoint after the present step. Usage: train.py STEPS SECONDS_A_STEP [FILE]: with FILE it also ends, with a last
+checkpoint, once the leader sees that file.
 """
 
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 
 STEPS = int(sys.argv[1])
 PACE = float(sys.argv[2])
+UNTIL = Path(sys.argv[3]) if len(sys.argv) > 3 else None
 # Launched per node it is one process a node, as torchrun would be; launched per GPU, one a rank.
 PER_NODE = "PET_NNODES" in os.environ
 RANK = int(os.environ["PET_NODE_RANK" if PER_NODE else "RANK"])
@@ -33,7 +35,8 @@ def main() -> None:
     peers = meet()
     while step < STEPS:
         began = time.monotonic()
-        barrier(peers)
+        if not barrier(peers):
+            break
         time.sleep(PACE)
         step += 1
         if RANK == 0:
@@ -41,6 +44,8 @@ def main() -> None:
             if step % EVERY == 0 or step == STEPS or asked:
                 save(step, "asked" if asked else "due")
                 asked.clear()
+    if RANK == 0 and step < STEPS:
+        save(step, "last")
     print(f"rank {RANK} done at step {step}", flush=True)
 
 
@@ -60,22 +65,24 @@ def meet() -> list[socket.socket]:
             time.sleep(0.05)
 
 
-def barrier(peers: list[socket.socket]) -> None:
-    """Everyone says a byte, then the leader answers everyone; a peer that is gone ends the program with 1."""
-    if RANK == 0:
-        for peer in peers:
-            receive(peer)
-        for peer in peers:
-            peer.sendall(b"g")
-    else:
+def barrier(peers: list[socket.socket]) -> bool:
+    """Everyone says a byte, then the leader tells everyone whether there is another step; a peer that is gone ends the
+    program with 1."""
+    if RANK != 0:
         peers[0].sendall(b"r")
-        receive(peers[0])
+        return receive(peers[0]) == b"g"
+    for peer in peers:
+        receive(peer)
+    goes_on = UNTIL is None or not UNTIL.exists()
+    for peer in peers:
+        peer.sendall(b"g" if goes_on else b"e")
+    return goes_on
 
 
-def receive(peer: socket.socket) -> None:
+def receive(peer: socket.socket) -> bytes:
     try:
-        if peer.recv(1):
-            return
+        if found := peer.recv(1):
+            return found
     except OSError:
         pass
     print(f"rank {RANK} lost a peer", flush=True)
