@@ -9,41 +9,34 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from reconciler.documents.holders import holders_of
 from reconciler.documents.loader import bulk
-from reconciler.documents.withheld import WITHHELD, withheld_of
 from reconciler.errors import EngineUnavailable, Fenced, GangOpsError, StoreError, Unreachable
-from reconciler.model.allocation import Allocation, JobRecord
-from reconciler.model.counting import counted
-from reconciler.model.decision import Action
 from reconciler.model.desired import Desired
-from reconciler.model.observed import NodeObservation, Observed, Provenance
-from reconciler.model.reasons import ReasonCode
+from reconciler.model.observed import Provenance
 from reconciler.model.units import (
     DAY,
     SECOND,
     CommitId,
-    GpuSeconds,
     Instant,
     JobKey,
     Nanoseconds,
-    NodeName,
 )
 from reconciler.planner.still import Decider
-from reconciler.policy.previewed import RULE as PLAN_DIFFERS
 from reconciler.ports import Clock, Committed, Engine
-from reconciler.render.story import subject
 from reconciler.runtime.authorised import Authority
-from reconciler.runtime.gathering import Gathering
+from reconciler.runtime.condition import STANDBY, Condition, condition_after, condition_of, standing_by
+from reconciler.runtime.gathering import Due, Gathering
 from reconciler.runtime.generation import Generation, Inputs, NextGeneration, next_generation, read_generation
+from reconciler.runtime.herald import Herald, Report
 from reconciler.runtime.notices.teller import Teller
 from reconciler.runtime.proofs import Proofs
 from reconciler.runtime.provenance import provenance_after
 from reconciler.runtime.reading import DesiredReader, ReadDesired
-from reconciler.runtime.requests import news, over, requests_after
+from reconciler.runtime.requests import over, requests_after
 from reconciler.runtime.status_server import LoopMetrics
 from reconciler.runtime.taken import Taking, told_by
 from reconciler.runtime.telling import message_of, trigger_of
@@ -52,27 +45,11 @@ from reconciler.store.mirror import Fetched, Mirror
 from reconciler.store.publish import PublishedMark, PushResult, check_continues, publish
 from reconciler.store.statecommit import Writer, build_on
 
-STANDBY = "Standby"
 _PATIENCE = 30 * SECOND
 """How long a single round waits for nodes to call."""
-_TOLD = 3
-"""Withheld changes a condition names."""
 _RACES = 8
 """Lost pushes in a row before a round gives up and waits for the next one."""
 _MAINTAIN_EVERY = DAY
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
-    """What the reconciler says of itself. `stalled` needs a person, `remedy` tells them what to do; `since` is when
-    this reason began."""
-
-    ready: bool
-    stalled: bool = False
-    reason: str = "Applied"
-    message: str = ""
-    remedy: str = ""
-    since: Instant = Instant(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +78,7 @@ class Reconciler:
         engine: Engine,
         clock: Clock,
         cluster_id: str,
-        report: Callable[[str, Mapping[str, object]], None],
+        report: Report,
         teller: Teller | None = None,
         metrics: LoopMetrics | None = None,
         gathering: Gathering | None = None,
@@ -124,14 +101,13 @@ class Reconciler:
         self._away: StoreError | None = None
         self._fetch_again_at = Nanoseconds(0)
         self._woken = False
-        self._gathering = gathering
-        self._due_at: Nanoseconds | None = None
+        self._due = Due(clock, gathering)
         self._maintain_at = Nanoseconds(clock.monotonic() + _MAINTAIN_EVERY)
-        self._refusing: dict[NodeName, str] = {}
         self._standing_by = False
         self._tried = ""
         self._brought: tuple[tuple[ReadDesired, CommitId], Mapping[JobKey, Provenance]] | None = None
         self.metrics = metrics or LoopMetrics()
+        self._herald = Herald(report, self.metrics, teller)
         self.condition = Condition(ready=False, reason="Starting", since=clock.now())
         self.last: Round | None = None
 
@@ -155,7 +131,7 @@ class Reconciler:
         return result
 
     def _round(self) -> Round:
-        self._due_at = None
+        self._due.at = None
         for _ in range(_RACES):
             # 1. What do the branches say now? Someone else's generation is taken over, never built around.
             fetched = self._fetch()
@@ -180,7 +156,7 @@ class Reconciler:
                     self._mirror.git, current.observed.requests, fetched.requests, want.read, self._cluster_id, now
                 ),
             )
-            self._tell_refusals(observed)
+            self._herald.refusals(observed)
             # 4. Decide; the judge inside refuses what must never be committed.
             inputs = Inputs(
                 desired=want.desired,
@@ -195,7 +171,7 @@ class Reconciler:
             with bulk():
                 following = next_generation(inputs, self._decider)
             taken = self._taking.of(want.read, current, told_by(following))
-            if not self._worth_a_commit(following, current, want.desired, now, taken):
+            if not self._due.is_due(following, current, want.desired.repository, taken):
                 self._settled(want, current)
                 return Round(generation=current, desired=want.read, committed=None, held=want.held)
             # 5. Commit and publish; only a push that won is acted on.
@@ -218,8 +194,8 @@ class Reconciler:
             # 6. Apply.
             self._current = following.committed_as(commit)
             self._apply(self._current)
-            self._gathered(following, want.desired, taken)
-            self._published(following, commit, taken)
+            self._due.committed(following, want.desired.repository, taken)
+            self._herald.published(following, commit, taken)
             self._clear_requests(fetched)
             self._settled(want, self._current)
             return Round(generation=self._current, desired=want.read, committed=following, held=want.held)
@@ -283,14 +259,7 @@ class Reconciler:
     def _stand_by(self, current: Generation) -> None:
         """Another reconciler leads, as far as nodes tell: keep up with its record, decide nothing."""
         self._standing_by = True
-        self._become(
-            Condition(
-                ready=False,
-                reason=STANDBY,
-                message=f"follows generation {current.summary.generation}: too few nodes call here to decide for them",
-                remedy="Normal beside another reconciler. If this is the only one, look at the agents' links.",
-            )
-        )
+        self._become(standing_by(current.summary.generation))
 
     def _take_over(self, current: Generation) -> None:
         """Enough nodes call here now. The record may have moved since it was last asked for."""
@@ -308,34 +277,6 @@ class Reconciler:
                 base = self._reader.recorded(current.commit, decided, current.frozen)
             self._brought = asked, provenance_after(git, known, want.read, base, decided, current.allocation)
         return self._brought[1]
-
-    def _worth_a_commit(
-        self, following: NextGeneration, current: Generation, desired: Desired, now: Instant, taken: tuple[str, ...]
-    ) -> bool:
-        """A decision that changes something, what is taken in, a change that is withheld, or a request, at once. Nodes
-        that came, went or changed, once a cycle; receipts and checkpoint times alone, once `observed.coalesce`. Starts
-        may wait, and what moves no job."""
-        if following.inputs.frozen.get(WITHHELD) != current.frozen.get(WITHHELD):
-            return True
-        if (following.decision.changed or taken) and not self._may_wait(following, desired):
-            return True
-        if news(current.observed.requests, following.inputs.observed.requests):
-            return True
-        if not following.observed_moved:
-            return False
-        waited = now - current.allocation.decided_at
-        nodes_moved = _apart_from_receipts(following.inputs.observed) != _apart_from_receipts(current.observed)
-        rules = desired.repository
-        return waited >= (rules.cycle_interval if nodes_moved else rules.observed_coalesce)
-
-    def _may_wait(self, following: NextGeneration, desired: Desired) -> bool:
-        """Starts come so thick that this one goes out with others, at `_due_at`."""
-        if self._gathering is None:
-            return False
-        now, interval = self._clock.monotonic(), desired.repository.publish_interval
-        wait = self._gathering.wait(following.decision.changes, interval, now)
-        self._due_at = Nanoseconds(now + wait) if wait else None
-        return wait > 0
 
     def _commit(self, following: NextGeneration, current: Generation, desired: str, taken: tuple[str, ...]) -> str:
         return build_on(
@@ -360,12 +301,6 @@ class Reconciler:
                 holders_of=self._holders_of,
             )
         )
-
-    def _gathered(self, following: NextGeneration, desired: Desired, taken: tuple[str, ...]) -> None:
-        self._due_at = None
-        if self._gathering is not None and (following.decision.changed or taken):
-            interval = desired.repository.publish_interval
-            self._gathering.committed(following.decision.changes, interval, self._clock.monotonic())
 
     def _clear_requests(self, fetched: Fetched) -> None:
         """What is over and on record leaves the remote. Where it may not be removed it does no harm: it is known."""
@@ -392,80 +327,13 @@ class Reconciler:
 
     # -- telling
 
-    def _tell_refusals(self, observed: Observed) -> None:
-        """Each node that stopped or began again to accept our orders, once."""
-        refusing = {name: seen.refused for name, seen in observed.nodes.items() if seen.refused}
-        for node in sorted(refusing.keys() | self._refusing.keys()):
-            if refusing.get(node) != self._refusing.get(node):
-                self._report(
-                    "node-refuses" if node in refusing else "node-accepts",
-                    {"node": node, "reason": refusing.get(node, "")},
-                )
-        self._refusing = refusing
-
-    def _published(self, following: NextGeneration, commit: str, taken: tuple[str, ...]) -> None:
-        evicted = [c.job for c in following.decision.changes if c.action is Action.PREEMPT]
-        before = following.inputs.previous.allocation.jobs
-        lost = sum(following.allocation.jobs[job].lost_work - before[job].lost_work for job in evicted)
-        self.metrics.preempted(len(evicted), GpuSeconds(lost))
-        if self.teller is not None:
-            self.teller.published(following, commit)
-        self._report(
-            "published",
-            {
-                "generation": following.summary.generation,
-                "commit": commit[:12],
-                "changes": subject(following.decision, "", taken),
-            },
-        )
-        self._told_of(following)
-
-    def _told_of(self, following: NextGeneration) -> None:
-        """What people have to look at: surprises, and changes that wait for somebody."""
-        kept = following.inputs.previous.allocation.jobs
-        for record in _surprises(following.allocation):
-            if record is not kept.get(record.job):
-                self._report(PLAN_DIFFERS, {"job": record.job, "what": record.reason.number("message"), "held": True})
-        for request in news(following.inputs.previous.observed.requests, following.inputs.observed.requests):
-            told = {"request": request.id, "asks": request.asked, "by": request.by, "standing": request.standing.value}
-            why = {"refused": request.refusal.value, "told": request.told} if request.refusal is not None else {}
-            self._report("request", {**told, **why})
-        for one in following.summary.differs:
-            self._report(PLAN_DIFFERS, {"job": one.job, "what": one.told, "preview": one.preview, "held": False})
-        known = {(one.path, one.blob) for one in withheld_of(following.inputs.previous.frozen)}
-        for change in withheld_of(following.inputs.frozen):
-            if (change.path, change.blob) not in known:
-                lacks, who = change.needs[0].need, list(change.who)
-                fields = {"file": change.path, "commit": change.commit[:12], "lacks": lacks, "who": who}
-                self._report("withheld", fields)
-
     def _settled(self, want: Wanted, generation: Generation) -> None:
         self._reader.save()
-        if want.held is not None:
-            self._become(_condition_of(want.held))
-            return
-        invalid, withheld = sum(d.is_error for d in want.read.diagnostics), want.read.withheld
-        condition = Condition(ready=True)
-        if withheld:
-            told = "; ".join(f"{one.path}, {one.brought}" for one in withheld[:_TOLD])
-            message = f"{counted(len(withheld), 'change waits', 'changes wait')} for somebody with authority: {told}"
-            condition = Condition(
-                ready=True, reason="AuthorityMissing", message=message, remedy=f"For the first, {withheld[0].remedy}."
-            )
-        elif invalid:
-            message = f"{counted(invalid, 'problem')} in the desired tree; `gangops validate` names them"
-            condition = Condition(ready=True, reason="InvalidDocuments", message=message)
-        surprises = list(_surprises(generation.allocation))
-        if surprises:
-            told = "; ".join(f"{one.job} {one.reason.number('message')}" for one in surprises[:_TOLD])
-            condition = Condition(
-                ready=False, stalled=True, reason=PLAN_DIFFERS, message=told,
-                remedy="Look at `gangops plan`; a merge whose commit has the new plan's trailers (`-o trailers`) goes on.",
-            )  # fmt: skip
-        self._become(condition)
+        held = want.held
+        self._become(condition_of(want.read, generation.allocation) if held is None else condition_after(held))
 
     def _failed(self, err: GangOpsError) -> None:
-        self._become(_condition_of(err))
+        self._become(condition_after(err))
         self._fetch_again_at = Nanoseconds(0)
 
     def _become(self, condition: Condition) -> None:
@@ -474,12 +342,7 @@ class Reconciler:
         since = before.since if same else self._clock.now()
         self.condition = replace(condition, since=since)
         if not same:
-            told = {
-                "reason": condition.reason,
-                "message": condition.message.splitlines()[0] if condition.message else "",
-                "remedy": condition.remedy,
-            }
-            self._report("ready" if condition.ready else "stalled" if condition.stalled else "degraded", told)
+            self._herald.became(condition)
 
     def once(self) -> Round:
         """One round that decides; the nodes get a while to call. Raises EngineUnavailable (Standby), else as `round`."""
@@ -529,7 +392,8 @@ class Reconciler:
             stop.wait(span / SECOND)
             return
         now = self._clock.monotonic()
-        end = now + span if self._due_at is None or failures else min(now + span, max(now, self._due_at))
+        due = self._due.at
+        end = now + span if due is None or failures else min(now + span, max(now, due))
         while not stop.is_set() and (left := end - self._clock.monotonic()) > 0:
             if self._engine.wait(Nanoseconds(left)) and (not failures or self._woken):
                 break
@@ -541,20 +405,3 @@ class Reconciler:
         self._woken = True
         if self._engine_started:
             self._engine.wake()
-
-
-def _surprises(allocation: Allocation) -> Iterator[JobRecord]:
-    """Jobs kept from starting because somebody would pay whom no preview has shown."""
-    for record in allocation.jobs.values():
-        if record.reason.code is ReasonCode.POLICY_PLAN and record.reason.number("rule") == PLAN_DIFFERS:
-            yield record
-
-
-def _apart_from_receipts(observed: Observed) -> dict[NodeName, NodeObservation]:
-    return {name: replace(seen, attempts=()) for name, seen in observed.nodes.items()}
-
-
-def _condition_of(err: GangOpsError) -> Condition:
-    """What heals by itself is no stall."""
-    stalled = not isinstance(err, Unreachable | Fenced)
-    return Condition(ready=False, stalled=stalled, reason=err.code, message=err.message, remedy=err.remedy)

@@ -8,7 +8,7 @@ from reconciler.errors import EngineUnavailable
 from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import NodeCondition
 from reconciler.model.units import MINUTE, SECOND, NodeName
-from reconciler.runtime.loop import STANDBY
+from reconciler.runtime.condition import STANDBY
 from tests.engines.fake import FakeCluster
 from tests.runtime.lab import Desk, Lab, jobs
 
