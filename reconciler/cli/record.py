@@ -209,7 +209,7 @@ def _print_holders(clone: Clone, at: Instant, question: Question, output: str) -
     if position < 0:
         raise NotFound(
             f"the record begins at {when(Instant(index.commits['at'][0]))}", code="BeforeTheRecord",
-            remedy="Ask for a later time; a shallow clone begins later than the record (`git fetch --unshallow`).",
+            remedy="where it was begun anew, the branch before has the time before; a shallow clone lacks what is older: `git fetch --unshallow`",
         )  # fmt: skip
     not_to_come(at, now(), index.commits["at"][-1])
     found = holders_at(index, at, question)
@@ -358,7 +358,7 @@ def replay(repo: Path, which: str, job: str, output: str, *, everything: bool, f
         newest = clone.generation().summary.generation
         raise NotFound(
             f"there is no generation {which} with inputs to replay", code="UnknownGeneration",
-            remedy=f"Generation 0 has none; the newest here is {newest}.",
+            remedy=f"generation 0 has none; the newest here is {newest}, as `gangops history --limit 1` shows",
         )  # fmt: skip
     if job and output in {"table", "wide"}:
         for result in done:

@@ -129,7 +129,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory, writer: Writer) -> Path:
 ASKED: dict[str, tuple[str, ExitStatus, str]] = {
     "history --at nonsense": ("BadTime", ExitStatus.USAGE, '"2h ago"'),
     "history --gpu 3": ("GpuOfNoNode", ExitStatus.USAGE, "gangops history --node NODE --gpu 3"),
-    "history --queue nope": ("NothingFound", ExitStatus.NOT_FOUND, "gangops history"),
+    "history --queue nope": ("NoJobsInQueue", ExitStatus.NOT_FOUND, "gangops get queues"),
     "history --at 2001-01-01": ("BeforeTheRecord", ExitStatus.NOT_FOUND, "the branch before"),
     "usage --since 2001-01-01 --until 2001-01-02": ("EmptyPeriod", ExitStatus.USAGE, "it goes from 20"),
     "replay 99": ("UnknownGeneration", ExitStatus.NOT_FOUND, "gangops history --limit 1"),
