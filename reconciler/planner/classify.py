@@ -83,9 +83,15 @@ def judge_all(
             waits = judged.hold is None or judged.state is JobState.PENDING
             records[key] = judged if waits else replace(judged, hold=None)
         _bury_unheld(tombstones, case, judged)
+    return records, _with(previous.tombstones, buried)
+
+
+def _with(known: Tombstones, buried: Tombstones) -> Tombstones:
+    """All of them in code point order, as `known` is."""
     if not buried:
-        return records, previous.tombstones
-    return records, {key: tombstones[key] for key in sorted(tombstones)}
+        return known
+    found = {**known, **buried}
+    return found if len(found) == len(known) else {key: found[key] for key in sorted(found)}
 
 
 def _just_waits(record: JobRecord, job: Job, world: World) -> bool:
