@@ -119,13 +119,6 @@ def parse_share(text: str) -> int:
     return millionths
 
 
-def print_share(millionths: int) -> str:
-    """The canonical spelling, in percent: `25%`, `0.05%`. Raises: ValueError outside 0 to 1,000,000."""
-    if not 0 <= millionths <= _MILLION:
-        raise ValueError(f"{millionths} millionths is no share of a whole")
-    return _decimal(millionths, _MILLION // 100) + "%"
-
-
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _SECOND: Final = 1_000_000_000
 

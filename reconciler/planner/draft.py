@@ -430,10 +430,6 @@ class Draft:
         self.put(stopped)
         self._releasing.setdefault(self.types[victim.job], []).append(stopped)
 
-    def hold_back(self, record: JobRecord, why: Reason) -> None:
-        """No candidate, for this reason."""
-        self.put(replace(record, state=JobState.HELD, reason=why))
-
     # --- bookkeeping ---
 
     def _charge(self, record: JobRecord, *, held: bool, sign: int = 1) -> None:

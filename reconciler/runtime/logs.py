@@ -54,11 +54,6 @@ def followed_lines(
     return follow(LogFolder(root, job), attempt, rank, pause or (lambda: time.sleep(_LOOK_AGAIN_SECONDS)), over)
 
 
-def has_logs(root: Path, job: str) -> bool:
-    """Whether the folder is mounted here and knows the job."""
-    return bool(LogFolder(root, job).attempts())
-
-
 def has_several(root: Path, job: str, attempt: int | None) -> bool:
     """Whether several ranks of the attempt (the latest when None) have logs now."""
     folder = LogFolder(root, job)

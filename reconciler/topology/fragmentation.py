@@ -1,9 +1,9 @@
 """How broken up the idle GPUs are.
 
 Phi = 1 - sum(floor(U_k / g_k) * g_k) / sum(U_k) over NVLink domains k with U_k idle of g_k own GPUs: 0 when every idle
-domain is whole, 1 when none is. It says nothing when little is idle, so show the idle share or the stranded GPUs
-beside it. All shares are exact pairs (numerator, denominator); division is for display. Idle GPUs of excluded nodes
-are not counted. The engine keeps the sums, so the first three answers are O(1).
+domain is whole, 1 when none is. It says nothing when little is idle, so show the stranded GPUs beside it. All
+shares are exact pairs (numerator, denominator); division is for display. Idle GPUs of excluded nodes are not counted.
+The engine keeps the sums, so the first two answers are O(1).
 """
 
 from __future__ import annotations
@@ -22,11 +22,6 @@ def phi(capacity: Capacity) -> tuple[int, int]:
 def stranded_gpus(capacity: Capacity) -> int:
     """Idle GPUs in NVLink domains that are not wholly idle."""
     return capacity.free_gpus() - capacity.idle_unbroken
-
-
-def idle_share(capacity: Capacity) -> tuple[int, int]:
-    """(idle, all GPUs of the pool); (0, 1) for an empty pool."""
-    return (capacity.free_gpus(), capacity.gpus) if capacity.gpus else (0, 1)
 
 
 def phi_of(domains: Iterable[tuple[int, int]]) -> tuple[int, int]:

@@ -118,10 +118,6 @@ class Tree:
             low, high = self.first_child[between][low], self.first_child[between][high]
         return low, high
 
-    def leaf_and_slot(self, node: NodeIndex) -> tuple[DomainIndex, int]:
-        """Leaf of a node and its slot in it."""
-        return self.leaf_of[node], self.slot_of[node]
-
     def common_level(self, a: NodeIndex, b: NodeIndex) -> Level:
         """Narrowest level with a domain that holds both nodes; `node_level` when they are the same node."""
         if a == b:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reconciler.errors import BrokenInvariant
 from reconciler.topology.capacity import Capacity
-from reconciler.topology.fragmentation import idle_share, nvlink_domains, phi, phi_of, stranded_gpus
+from reconciler.topology.fragmentation import nvlink_domains, phi, phi_of, stranded_gpus
 from reconciler.topology.tree import NodeShape, Tree, bits_of, build_tree, lowest_bits, node_shape
 from reconciler.topology.units import units_on
 
@@ -158,10 +158,10 @@ def act(capacity: Capacity, todo: list[tuple[str, int, int]]) -> None:
         elif kind == "refuse":
             capacity.exclude_all(mask & 0xFF)
         elif kind == "back" and not free:
-            leaf, slot = capacity.tree.leaf_and_slot(node)
+            leaf, slot = capacity.tree.leaf_of[node], capacity.tree.slot_of[node]
             capacity.give_whole(leaf, 1 << slot)
         elif kind == "whole" and free == full and node not in capacity.excluded:
-            leaf, slot = capacity.tree.leaf_and_slot(node)
+            leaf, slot = capacity.tree.leaf_of[node], capacity.tree.slot_of[node]
             capacity.take_whole(leaf, 1 << slot)
             if mask & 1:
                 capacity.give_whole(leaf, 1 << slot)
@@ -226,11 +226,11 @@ def test_phi_counts_what_no_whole_board_can_use() -> None:
         if used:
             capacity.take(node, (1 << used) - 1)
     assert Fraction(*phi(capacity)) == Fraction(18, 26)
-    assert (stranded_gpus(capacity), idle_share(capacity)) == (18, (26, 40))
+    assert (stranded_gpus(capacity), capacity.free_gpus()) == (18, 26)
     capacity.take(2, 0xFF)
     assert Fraction(*phi(capacity)) == 1
     empty = Capacity(tree_of([]))
-    assert (phi(empty), idle_share(empty), empty.free_gpus()) == ((0, 1), (0, 1), 0)
+    assert (phi(empty), empty.free_gpus()) == ((0, 1), 0)
 
 
 def test_an_empty_pool_of_a_real_tree_gives_nothing() -> None:

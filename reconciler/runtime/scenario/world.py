@@ -29,10 +29,6 @@ class Spot:
     rack: str
     spine: str
 
-    @property
-    def is_ready(self) -> bool:
-        return self.row.state == "ready"
-
 
 @dataclass(frozen=True)
 class World:
