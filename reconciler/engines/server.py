@@ -24,7 +24,8 @@ from aiohttp import web
 from reconciler.engines.applied import Applied, Standing, standing
 from reconciler.engines.certificates import CA_CERTIFICATE, RequestRefused, sign_request
 from reconciler.engines.enrolment import Revocations
-from reconciler.engines.sessions import Hearing, Sessions
+from reconciler.engines.known import Hearing
+from reconciler.engines.sessions import Sessions
 from reconciler.engines.visits import House, Visiting
 from reconciler.errors import StoreError
 from reconciler.model.units import SECOND, CommitId, NodeName

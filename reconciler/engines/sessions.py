@@ -1,73 +1,39 @@
 """What did each node last say, and what is known of the cluster from that?
 
 Reports become facts that keep their instants while nothing changes, so that equal worlds give equal values and an
-idle cluster gives no commits. Silence is judged by `silence`, content was checked by `reports`; sockets, orders and
-certificates are others' work. Time comes from the injected clock. Every public method holds one lock.
+idle cluster gives no commits. What one node's report changes is for `known`, silence is judged by `silence`, content
+was checked by `reports`; sockets, orders and certificates are others' work. Time comes from the injected clock. Every public method holds one lock.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from threading import Lock
 
 from reconciler.engines.applied import Applied
-from reconciler.engines.reports import AttemptKey, Beat, Facts, Hardware, facts_of
+from reconciler.engines.known import (
+    NEVER_JUDGED,
+    Hearing,
+    Known,
+    followed,
+    forget_rebooted,
+    live_attempt,
+    moved_on,
+    settle_instants,
+    stranger,
+    take_in,
+)
+from reconciler.engines.reports import AttemptKey, Beat, facts_of
 from reconciler.engines.silence import Silence, judged, may_lead, own_link_suspected
 from reconciler.errors import EngineUnavailable
 from reconciler.model.anomaly import NodeVitals
 from reconciler.model.desired import AgentRules, Desired
-from reconciler.model.observed import (
-    AttemptReport,
-    AttemptState,
-    JobObservation,
-    NodeCondition,
-    NodeObservation,
-    Observed,
-)
+from reconciler.model.observed import JobObservation, NodeCondition, Observed
 from reconciler.model.units import SECOND, Instant, JobKey, Nanoseconds, NodeName
 from reconciler.ports import Clock, LiveAttempt
 from reconciler.wire import Refusal, Report
-
-REBOOTED = "Rebooted"
-_NEVER_JUDGED = Instant(0)
-_NOT_SETTLED = Instant(2**63 - 1)
-_KEPT_SESSIONS = 8
-_KEPT_SKEWS = 5
-
-
-class Hearing(StrEnum):
-    """What became of a report: it changed facts, changed none, or came too late to count."""
-
-    NEWS = "News"
-    SAME = "Same"
-    STALE = "Stale"
-
-
-@dataclass(slots=True)
-class _Known:
-    """One node as known. `heard` and `leased_until` are monotonic. `rebooted` holds the receipts of an earlier boot.
-
-    `checkpoints` are pairs: as reported, and as told to decisions. `unsettled`: heard since last observed.
-    """
-
-    seen: NodeObservation
-    leased_until: Nanoseconds
-    heard: Nanoseconds | None = None
-    session: str = ""
-    sequence: int = -1
-    past: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_SESSIONS))
-    rebooted: dict[AttemptKey, AttemptReport] = field(default_factory=dict)
-    beats: Mapping[AttemptKey, Beat] = field(default_factory=dict)
-    checkpoints: dict[AttemptKey, tuple[Instant, Instant]] = field(default_factory=dict)
-    accepted: tuple[int, int, str] = (0, 0, "")
-    refusals: tuple[Refusal, ...] = ()
-    unsettled: bool = False
-    vitals: NodeVitals | None = None
-    skews: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT_SKEWS))
 
 
 class Sessions:
@@ -76,7 +42,7 @@ class Sessions:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = Lock()
-        self._known: dict[NodeName, _Known] = {}
+        self._known: dict[NodeName, Known] = {}
         self._jobs: dict[JobKey, JobObservation] = {}
         self._applied: Applied | None = None
         self._declared: Mapping[NodeName, bool] = {}
@@ -92,7 +58,7 @@ class Sessions:
             self._started = self._clock.monotonic()
             self._suspected = None
             self._declare(desired)
-            self._known = {n: _Known(seen=seen, leased_until=self._started) for n, seen in observed.nodes.items()}
+            self._known = {n: Known(seen=seen, leased_until=self._started) for n, seen in observed.nodes.items()}
             self._jobs = dict(observed.jobs)
             self._leads = False
             self._weigh(self._started)
@@ -105,7 +71,7 @@ class Sessions:
             self._suspected, self._rivalled, self._leads = None, True, False
             before = self._known
             self._known = {
-                node: _followed(before.get(node), seen, self._started) for node, seen in observed.nodes.items()
+                node: followed(before.get(node), seen, self._started) for node, seen in observed.nodes.items()
             }
             self._jobs = dict(observed.jobs)
 
@@ -149,14 +115,14 @@ class Sessions:
         with self._lock:
             known = self._known.get(facts.node)
             if known is None:
-                known = self._known[facts.node] = _Known(seen=_stranger(facts), leased_until=self._clock.monotonic())
+                known = self._known[facts.node] = Known(seen=stranger(facts), leased_until=self._clock.monotonic())
             if report.session in known.past or (report.session == known.session and report.sequence < known.sequence):
                 return Hearing.STALE
             repeated = (report.session, report.sequence) == (known.session, known.sequence)
             if known.session and known.session != report.session:
                 known.past.append(known.session)
             known.session, known.sequence, known.heard = report.session, report.sequence, self._clock.monotonic()
-            hearing = Hearing.SAME if repeated else _take_in(known, facts, self._attempts(facts.node))
+            hearing = Hearing.SAME if repeated else take_in(known, facts, self._attempts(facts.node))
             return Hearing.NEWS if self._weigh(known.heard) else hearing
 
     def grant(self, node: NodeName, lease_seconds: int) -> None:
@@ -204,7 +170,7 @@ class Sessions:
         for job, attempt, node, beat in reports:
             if newest[job] == attempt:
                 found[job][node] = beat
-        return {job: _live_attempt(job, newest[job], beats) for job, beats in found.items()}
+        return {job: live_attempt(job, newest[job], beats) for job, beats in found.items()}
 
     def vitals(self) -> dict[NodeName, NodeVitals]:
         """What each node that is not silent last said of itself for people."""
@@ -270,12 +236,12 @@ class Sessions:
 
     def _settle(self, node: NodeName, condition: NodeCondition, monotonic: Nanoseconds, now: Instant) -> None:
         known = self._known[node]
-        _forget_rebooted(known, self._attempts(node))
+        forget_rebooted(known, self._attempts(node))
         if known.unsettled:
-            _settle_instants(known, now)
+            settle_instants(known, now)
         seen = known.seen
         lost = condition is NodeCondition.LOST
-        fresh = condition is not seen.condition or seen.condition_since == _NEVER_JUDGED
+        fresh = condition is not seen.condition or seen.condition_since == NEVER_JUDGED
         over = self._applied is not None and monotonic > known.leased_until + self._rules.lease_margin
         judgement = replace(
             seen,
@@ -295,7 +261,7 @@ class Sessions:
                 before = self._jobs.get(job)
                 newer = before is None or (before.attempt, before.checkpoint or 0) < (attempt, checkpoint)
                 if newer and (job, attempt) in ordered:
-                    self._jobs[job] = _moved_on(before, job, attempt, checkpoint)
+                    self._jobs[job] = moved_on(before, job, attempt, checkpoint)
         self._settle_disuse(now)
         if self._applied is not None:
             wanted = desired.jobs.keys() | {j for file in self._applied.files.values() for j, _ in file.attempts}
@@ -327,149 +293,3 @@ class Sessions:
             return None
         file = self._applied.files.get(node)
         return file.attempts if file else frozenset()
-
-
-def _followed(before: _Known | None, seen: NodeObservation, since: Nanoseconds) -> _Known:
-    """A node as another reconciler recorded it. Reports that were old to us stay old."""
-    if before is None:
-        return _Known(seen=seen, leased_until=since)
-    return _Known(
-        seen=seen,
-        leased_until=max(before.leased_until, since),
-        session=before.session,
-        sequence=before.sequence,
-        past=before.past,
-    )
-
-
-def _stranger(facts: Facts) -> NodeObservation:
-    """A node seen for the first time, before it was judged: as good as lost."""
-    return NodeObservation(
-        node=facts.node,
-        boot_id=facts.boot_id,
-        address=facts.address,
-        condition=NodeCondition.LOST,
-        condition_since=_NEVER_JUDGED,
-    )
-
-
-def _take_in(known: _Known, facts: Facts, ordered: frozenset[AttemptKey] | None) -> Hearing:
-    """Replace what the node said before by what it says now; what did not change keeps its instants."""
-    before = known.seen
-    if facts.boot_id != before.boot_id:
-        known.rebooted = _ended_by_reboot(before.attempts, ordered)
-    for receipt in facts.attempts:
-        known.rebooted.pop((receipt.job, receipt.attempt), None)
-    receipts = [*facts.attempts, *known.rebooted.values()]
-    receipts.sort(key=lambda r: (r.job, r.attempt))
-    refused = {(r.commitId, r.code) for r in facts.refusals} - {(r.commitId, r.code) for r in known.refusals}
-    # A refusal is said once; it holds until the node accepts something.
-    if refused or facts.accepted != known.accepted:
-        known.refusals = facts.refusals
-    seen = replace(
-        _with_hardware(before, facts.hardware),
-        boot_id=facts.boot_id,
-        address=facts.address,
-        unhealthy=facts.unhealthy,
-        attempts=tuple(_unchanged(before, receipt) or receipt for receipt in receipts),
-        refused=_why_refused(before.refused, known.refusals),
-    )
-    back = before.condition is not NodeCondition.READY and not known.unsettled
-    news = seen != before or bool(refused) or back
-    if seen != before:
-        known.seen = seen
-    known.beats, known.accepted, known.unsettled = facts.beats, facts.accepted, True
-    # A report that was long under way makes a clock look slow, and nothing makes it look fast: the highest is nearest.
-    known.skews.append(facts.vitals.skew)
-    known.vitals = replace(facts.vitals, skew=max(known.skews))
-    return Hearing.NEWS if news else Hearing.SAME
-
-
-def _why_refused(before: str, refusals: tuple[Refusal, ...]) -> str:
-    """The last refusal in one line; as first told while its code stays, or each commit that is refused too would ask
-    for another one that records it."""
-    if not refusals:
-        return ""
-    last = refusals[-1]
-    return before if before.partition(":")[0] == last.code else f"{last.code}: {last.detail}"
-
-
-def _with_hardware(before: NodeObservation, found: Hardware | None) -> NodeObservation:
-    if found is None:
-        return before
-    return replace(
-        before,
-        gpu_type=found.gpu_type,
-        gpus=found.gpus,
-        driver=found.driver,
-        clique=found.clique,
-        nics=found.nics,
-        numa=found.numa,
-    )
-
-
-def _ended_by_reboot(
-    receipts: tuple[AttemptReport, ...],
-    ordered: frozenset[AttemptKey] | None,
-) -> dict[AttemptKey, AttemptReport]:
-    """Receipts of an earlier boot that orders still name: no process of them can exist any more."""
-    ended = {
-        (r.job, r.attempt): r
-        if r.state.released
-        else replace(r, state=AttemptState.GONE, at=_NOT_SETTLED, exit_code=None, reason=REBOOTED)
-        for r in receipts
-    }
-    return {key: receipt for key, receipt in ended.items() if ordered is None or key in ordered}
-
-
-def _unchanged(before: NodeObservation, receipt: AttemptReport) -> AttemptReport | None:
-    """The receipt as first given, when only its instant differs."""
-    earlier = before.attempt(receipt.job, receipt.attempt)
-    return earlier if earlier is not None and replace(receipt, at=earlier.at) == earlier else None
-
-
-def _forget_rebooted(known: _Known, ordered: frozenset[AttemptKey] | None) -> None:
-    """Drop receipts that only we remember, once no order names their attempt any more."""
-    if ordered is None or known.rebooted.keys() <= ordered:
-        return
-    done = known.rebooted.keys() - ordered
-    known.rebooted = {key: receipt for key, receipt in known.rebooted.items() if key not in done}
-    kept = tuple(a for a in known.seen.attempts if (a.job, a.attempt) not in done)
-    known.seen = replace(known.seen, attempts=kept)
-
-
-def _settle_instants(known: _Known, now: Instant) -> None:
-    """A node whose clock is ahead must not put instants of the future into the record."""
-    if any(a.at > now for a in known.seen.attempts):
-        attempts = tuple(a if a.at <= now else replace(a, at=now) for a in known.seen.attempts)
-        known.seen = replace(known.seen, attempts=attempts)
-    settled: dict[AttemptKey, tuple[Instant, Instant]] = {}
-    for key, beat in known.beats.items():
-        if beat.checkpoint is not None:
-            raw, told = known.checkpoints.get(key, (None, now))
-            settled[key] = (beat.checkpoint, told if raw == beat.checkpoint else min(beat.checkpoint, now))
-    known.checkpoints, known.unsettled = settled, False
-
-
-def _moved_on(before: JobObservation | None, job: JobKey, attempt: int, checkpoint: Instant) -> JobObservation:
-    if before is not None and before.attempt == attempt:
-        return replace(before, checkpoint=checkpoint)
-    return JobObservation(job=job, attempt=attempt, checkpoint=checkpoint)
-
-
-def _live_attempt(job: JobKey, attempt: int, beats: Mapping[NodeName, Beat]) -> LiveAttempt:
-    """One attempt over its nodes: the latest checkpoint, and the heartbeat that got furthest."""
-    checkpoints = [beat.checkpoint for beat in beats.values() if beat.checkpoint is not None]
-    furthest = max(beats.values(), key=lambda beat: (_step_of(beat), bool(beat.progress)))
-    return LiveAttempt(
-        job=job,
-        attempt=attempt,
-        checkpoint=max(checkpoints, default=None),
-        progress=furthest.progress,
-        ranks={node: beat.ranks for node, beat in beats.items()},
-    )
-
-
-def _step_of(beat: Beat) -> float:
-    step = beat.progress.get("step", -1)
-    return step if isinstance(step, (int, float)) else -1

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reconciler.engines.applied import Applied, Standing, next_applied, standing
-from reconciler.engines.sessions import Hearing, Sessions
+from reconciler.engines.known import Hearing
+from reconciler.engines.sessions import Sessions
 from reconciler.model.anomaly import NodeVitals
 from reconciler.model.desired import Desired
 from reconciler.model.observed import AttemptState, Observed

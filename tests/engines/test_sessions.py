@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.engines.applied import next_applied
-from reconciler.engines.sessions import Hearing, Sessions
+from reconciler.engines.known import Hearing
+from reconciler.engines.sessions import Sessions
 from reconciler.errors import BrokenInvariant, EngineUnavailable
 from reconciler.model.anomaly import Disk, Misbound, NodeVitals
 from reconciler.model.observed import (

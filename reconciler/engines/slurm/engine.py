@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import Final
 
 from reconciler.engines.applied import Applied, next_applied
+from reconciler.engines.known import Hearing
 from reconciler.engines.news import Newsworthy
-from reconciler.engines.sessions import Hearing, Sessions
+from reconciler.engines.sessions import Sessions
 from reconciler.engines.slurm.commands import Commands
 from reconciler.engines.slurm.facts import BOOT_PREFIX, Speaker, boot_id, report_of, speaks
 from reconciler.engines.slurm.fence import Fence, Turn
