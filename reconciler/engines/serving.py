@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+from reconciler.errors import UsageError
+
 _GOODBYE_SECONDS = 1.0
 
 
@@ -94,6 +96,35 @@ class ServingThread:
             await runner.cleanup()
         if self._runner is not None:
             await self._runner.cleanup()
+
+
+class Listener(ServingThread):
+    """One whose address a person chose: when it cannot be bound, that is told with the setting to change."""
+
+    def __init__(
+        self,
+        application: Callable[[], web.Application],
+        *,
+        name: str,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        awaits: str,
+        setting: str,
+    ) -> None:
+        super().__init__(application, name=name, host=host, port=port, tls=tls)
+        self._awaits, self._setting = awaits, setting
+
+    def start(self) -> None:
+        """Listen. Raises: UsageError (ListenFailed)."""
+        try:
+            super().start()
+        except OSError as err:
+            raise UsageError(
+                f"cannot listen for {self._awaits} on {self._host}:{self._port}: {err.strerror or err}",
+                code="ListenFailed",
+                remedy=f"Choose another {self._setting} in reconciler.toml.",
+            ) from err
 
 
 async def _runner(application: web.Application) -> web.AppRunner:

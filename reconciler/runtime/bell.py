@@ -18,7 +18,7 @@ from typing import Final
 
 from aiohttp import web
 
-from reconciler.engines.serving import ServingThread
+from reconciler.engines.serving import Listener
 from reconciler.errors import UsageError
 from reconciler.runtime.notices.hooks import key_in
 from reconciler.runtime.settings import BellSetting
@@ -114,7 +114,7 @@ class Bell:
         self._wake()
 
 
-class BellServer:
+class BellServer(Listener):
     """A `Bell` at its address, in a thread of its own."""
 
     def __init__(self, setting: BellSetting, bell: Bell) -> None:
@@ -122,30 +122,10 @@ class BellServer:
         if not port.isdigit():
             raise UsageError(f"bell.listen = {setting.listen!r} is not HOST:PORT", code="SettingsInvalid")
         key_in(setting.secret)  # a typing error is found at the start
-        self._listen = setting.listen
-        self._serving = ServingThread(
-            bell.application, name="gangops-bell", host=host, port=int(port), tls=_tls(setting)
+        super().__init__(
+            bell.application, name="gangops-bell", host=host, port=int(port), tls=_tls(setting),
+            awaits="the forge", setting="bell.listen",
         )  # fmt: skip
-
-    def start(self) -> None:
-        """Listen. Raises: UsageError (ListenFailed)."""
-        try:
-            self._serving.start()
-        except OSError as err:
-            raise UsageError(
-                f"cannot listen for the forge on {self._listen}: {err.strerror or err}",
-                code="ListenFailed",
-                remedy="Choose another bell.listen in reconciler.toml.",
-            ) from err
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port really bound, after `start`."""
-        return self._serving.address
-
-    def stop(self) -> None:
-        """Stop listening. Idempotent."""
-        self._serving.stop()
 
 
 def _tls(setting: BellSetting) -> ssl.SSLContext | None:

@@ -19,8 +19,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from reconciler.documents.values import tree_of
-from reconciler.engines.serving import ServingThread
-from reconciler.errors import UsageError
+from reconciler.engines.serving import Listener
 from reconciler.model.anomaly import NodeVitals
 from reconciler.model.units import SECOND, GpuSeconds, Instant, JobKey, Nanoseconds, NodeName
 from reconciler.ports import LiveAttempt
@@ -205,7 +204,7 @@ def status_app(
     return application
 
 
-class StatusServer:
+class StatusServer(Listener):
     """`status_app` in a thread of its own."""
 
     def __init__(
@@ -217,30 +216,10 @@ class StatusServer:
         port: int = 0,
         pages: LivePages | None = None,
     ) -> None:
-        self._where = f"{host}:{port}"
-        self._serving = ServingThread(
-            lambda: status_app(snapshot, metrics, pages), name="gangops-status", host=host, port=port
-        )
-
-    def start(self) -> None:
-        """Listen. Raises: UsageError (ListenFailed)."""
-        try:
-            self._serving.start()
-        except OSError as err:
-            raise UsageError(
-                f"cannot listen for status requests on {self._where}: {err.strerror or err}",
-                code="ListenFailed",
-                remedy="Choose another status address in reconciler.toml.",
-            ) from err
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port really bound, after `start`."""
-        return self._serving.address
-
-    def stop(self) -> None:
-        """Stop listening. Idempotent."""
-        self._serving.stop()
+        super().__init__(
+            lambda: status_app(snapshot, metrics, pages),
+            name="gangops-status", host=host, port=port, awaits="status requests", setting="status address",
+        )  # fmt: skip
 
 
 def _labelled(
