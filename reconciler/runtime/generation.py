@@ -45,6 +45,7 @@ from reconciler.planner.verify import violations
 from reconciler.policy.plan import judge_of
 from reconciler.policy.previewed import differences, preview_judge
 from reconciler.policy.verdicts import Verdicts
+from reconciler.store.names import object_id
 from reconciler.store.objects import blobs
 from reconciler.store.runner import Git
 from reconciler.store.trees import REGULAR, file_ids
@@ -376,7 +377,7 @@ def _decision_id(digest: str, changes: Changes) -> str:
 
 def blob_id(content: bytes) -> str:
     """The id git gives to a file of this content."""
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    return object_id("blob", content)
 
 
 def trailers(summary: Summary) -> dict[str, str]:

@@ -6,7 +6,6 @@ needed but the people and keys of the tree that was desired then.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import tempfile
 from dataclasses import replace
@@ -21,6 +20,7 @@ from reconciler.model.units import JobKey, NodeName, QueueName
 from reconciler.policy.authority import person_of
 from reconciler.runtime.provenance import signers_of
 from reconciler.runtime.reading import ReadDesired
+from reconciler.store.names import object_id
 from reconciler.store.objects import blobs
 from reconciler.store.runner import Git
 from reconciler.store.signatures import verify
@@ -73,7 +73,7 @@ def signer_of_request(git: Git, raw: bytes, read: ReadDesired) -> Person:
 def proof_fails(git: Git, request: Request, read: ReadDesired) -> str:
     """Why a recorded request is not the one its signer made; "" when it is."""
     raw, content = request.signed.encode(), request.content.encode()
-    if _object_id(b"commit", raw) != request.commit:
+    if object_id("commit", raw) != request.commit:
         return "its commit is another one"
     if not raw.startswith(f"tree {one_file_tree(content)}\n".encode()):
         return "its file is not the one that was signed"
@@ -103,12 +103,8 @@ def said_by(wish: Wish) -> dict[str, object]:
 
 def one_file_tree(content: bytes) -> str:
     """The id of a tree that holds a request's file and nothing else."""
-    blob = bytes.fromhex(_object_id(b"blob", content))
-    return _object_id(b"tree", f"100644 {REQUEST_FILE}\0".encode() + blob)
-
-
-def _object_id(kind: bytes, content: bytes) -> str:
-    return hashlib.sha1(kind + b" %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    blob = bytes.fromhex(object_id("blob", content))
+    return object_id("tree", f"100644 {REQUEST_FILE}\0".encode() + blob)
 
 
 def _trust_files(git: Git, read: ReadDesired) -> dict[str, bytes]:

@@ -6,6 +6,7 @@ Everything that comes from a setting, a file or a person passes here first; runn
 
 from __future__ import annotations
 
+import hashlib
 import re
 from urllib.parse import urlsplit
 
@@ -23,6 +24,11 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 def is_object_id(text: str) -> bool:
     """Whether this is a full SHA-1 object id in lower case."""
     return _OBJECT_ID.fullmatch(text) is not None
+
+
+def object_id(kind: str, content: bytes) -> str:
+    """The id git gives to an object (`blob`, `tree` or `commit`) of this content."""
+    return hashlib.sha1(f"{kind} {len(content)}\0".encode() + content, usedforsecurity=False).hexdigest()
 
 
 def checked_object_id(text: str) -> str:

@@ -19,7 +19,8 @@ from reconciler.render.statement import (
 )
 from reconciler.runtime.audit.ends import number_said
 from reconciler.runtime.audit.glance import job_glance, masks
-from reconciler.runtime.audit.reel import Frame, frames, object_id
+from reconciler.runtime.audit.reel import Frame, frames
+from reconciler.store.names import object_id
 from reconciler.store.objects import raw_commits
 from reconciler.store.runner import Git
 from reconciler.store.signatures import Signer, fingerprint_of

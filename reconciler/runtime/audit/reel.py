@@ -6,7 +6,6 @@ a year of decisions be verified over lunch. What comes out equals `generation_of
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -33,6 +32,7 @@ from reconciler.model.observed import Observed
 from reconciler.model.units import CommitId, JobKey, NodeName, document_of
 from reconciler.runtime.generation import STATE_PATHS, Generation, generation_of, state_files
 from reconciler.store.history import CommitMeta, parse_commit
+from reconciler.store.names import object_id
 from reconciler.store.objects import blobs, raw_commits
 from reconciler.store.runner import Git
 from reconciler.store.walk import ABSENT, Link, changed_paths
@@ -77,11 +77,6 @@ def frames(git: Git, links: list[Link], before: str = "") -> Iterator[Frame]:
         for link in chunk:
             last = _next(link, raw[link.id], changes.get(link.id, {}), contents, last, forged)
             yield last
-
-
-def object_id(kind: str, content: bytes) -> str:
-    """The id git gives an object."""
-    return hashlib.sha1(f"{kind} {len(content)}\0".encode() + content, usedforsecurity=False).hexdigest()
 
 
 def _is_file(path: str, oid: str) -> bool:

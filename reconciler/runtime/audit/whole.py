@@ -9,7 +9,7 @@ from reconciler.errors import GangOpsError
 from reconciler.runtime.audit.findings import Finding, Verdict
 from reconciler.runtime.audit.form import folder_fault
 from reconciler.runtime.audit.parts import object_fault
-from reconciler.runtime.audit.reel import object_id
+from reconciler.store.names import object_id
 from reconciler.store.objects import objects
 from reconciler.store.runner import Git
 from reconciler.store.walk import Link, streamed
