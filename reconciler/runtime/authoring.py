@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reconciler.documents.cache import ParseCache
-from reconciler.documents.desired import SourceFile, validate_files
+from reconciler.documents.desired import SourceFile, source_file, validate_files
 from reconciler.documents.edit import format_text
 from reconciler.documents.hostlist import expand
 from reconciler.documents.loader import load
@@ -221,7 +220,7 @@ def _source(base: Path, path: Path, refused: list[Diagnostic]) -> SourceFile | N
         told = f"{found.st_size} bytes; at most {_MOST_BYTES} bytes of a plain file are read"
         refused.append(Diagnostic("FileTooLarge", "File cannot be read", told, Place(shown)))
         return None
-    return SourceFile(path=shown, oid=hashlib.sha256(content).hexdigest(), content=content)
+    return source_file(shown, content)
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -6,7 +6,6 @@ the problems it would make. What a machine is made of is `discovery`'s, how it d
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,7 +13,7 @@ from typing import Any, Final
 from reconciler.discovery.live.describe import Description
 from reconciler.documents.check import Item, check_file
 from reconciler.documents.convert_cluster import gpu_count
-from reconciler.documents.desired import SourceFile, validate_files
+from reconciler.documents.desired import source_file, validate_files
 from reconciler.documents.edit import new_document, set_value
 from reconciler.documents.hostlist import expand, fold
 from reconciler.documents.loader import Tree
@@ -162,10 +161,7 @@ def check_changes(files: Files, changes: Mapping[str, bytes]) -> None:
 
 
 def _errors(files: Files) -> list[Any]:
-    sources = [
-        SourceFile(path=path, oid=hashlib.sha256(content).hexdigest(), content=content)
-        for path, content in sorted(files.items())
-    ]
+    sources = [source_file(path, content) for path, content in sorted(files.items())]
     return [problem for problem in validate_files(sources) if problem.is_error]
 
 

@@ -5,13 +5,12 @@ The readers and writers themselves are pure and live in `imports`; here files ar
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from reconciler.documents.desired import SourceFile, validate_files
+from reconciler.documents.desired import source_file, validate_files
 from reconciler.documents.layout import ROOT, path_of
 from reconciler.documents.loader import load
 from reconciler.errors import Diagnostic, NotFound
@@ -74,14 +73,10 @@ def problems_in(repo: Path, jobs: Iterable[dict[str, Any]]) -> tuple[Diagnostic,
     for path in sorted(base.rglob("*.yaml")):
         if path.is_file() and not path.is_symlink():
             shown = path.relative_to(repo).as_posix()
-            files[shown] = _source(shown, read_bytes(path))
+            files[shown] = source_file(shown, read_bytes(path))
     ours = {}
     for job in jobs:
         shown = path_of(job_key(job["spec"]["queue"], job["metadata"]["name"]))
-        ours[shown] = _source(shown, job_files([job], []))
+        ours[shown] = source_file(shown, job_files([job], []))
     found = validate_files([*(files | ours).values()])
     return tuple(problem for problem in found if problem.place.file in ours)
-
-
-def _source(path: str, content: bytes) -> SourceFile:
-    return SourceFile(path=path, oid=hashlib.sha256(content).hexdigest(), content=content)

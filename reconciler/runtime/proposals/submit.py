@@ -6,7 +6,6 @@ the person stood, as people coming from Slurm expect.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from reconciler.documents.check import Item, check_file
-from reconciler.documents.desired import SourceFile, validate_files
+from reconciler.documents.desired import source_file, validate_files
 from reconciler.documents.edit import new_document, set_value
 from reconciler.documents.layout import ROOT, path_of
 from reconciler.documents.loader import Tree
@@ -139,9 +138,7 @@ def problems_of(desk: Desk | None, content: bytes, key: JobKey) -> tuple[Diagnos
     if desk is None:
         return check_file(content, path).diagnostics
     files = {**desk.cluster_files, path: content}
-    found = validate_files(
-        SourceFile(path=one, oid=hashlib.sha256(text).hexdigest(), content=text) for one, text in sorted(files.items())
-    )
+    found = validate_files(source_file(one, text) for one, text in sorted(files.items()))
     return tuple(problem for problem in found if problem.place.file == path)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from reconciler.documents.desired import SourceFile, validate_files
+from reconciler.documents.desired import source_file, validate_files
 from reconciler.documents.edit import new_document
 from reconciler.documents.loader import Tree
 from reconciler.documents.schema.base import API_VERSION
@@ -67,7 +66,7 @@ def brought(said: Captured, wishes: Wishes) -> Brought:
     notes = [*fabric.findings, *rules.notes, *_hardware_notes(machines, racks), *_missing(said)]
     files = _files(said, wishes, machines, fabric, racks, rules)
     documents = {path: content for path, content in files.items() if path.startswith("cluster-state/")}
-    notes += validate_files([_source(path, content) for path, content in sorted(documents.items())])
+    notes += validate_files([source_file(path, content) for path, content in sorted(documents.items())])
     return Brought(
         files=files, notes=tuple(dict.fromkeys(notes)), nodes=len(machines), gpus=sum(m.gpus for m in machines)
     )
@@ -213,7 +212,3 @@ def _missing(said: Captured) -> list[Diagnostic]:
 
 def _note(source: str, code: str, summary: str, detail: str) -> Diagnostic:
     return Diagnostic(code, summary, detail, Place(source), "", Severity.WARNING)
-
-
-def _source(path: str, content: bytes) -> SourceFile:
-    return SourceFile(path=path, oid=hashlib.sha256(content).hexdigest(), content=content)

@@ -6,12 +6,11 @@ ones where they run. Then the planner decides once, as it would decide anywhere.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from reconciler.documents.desired import SourceFile, load_desired
+from reconciler.documents.desired import load_desired, source_file
 from reconciler.documents.hostlist import fold
 from reconciler.engines.slurm.facts import foreign_gpus, speaks, unhealthy_of
 from reconciler.engines.slurm.gres import asked_of, types_in
@@ -114,9 +113,7 @@ def shadow(said: Captured, wishes: Wishes, now: Instant) -> Shadow:
 def _cluster(said: Captured, wishes: Wishes) -> Desired:
     files = brought(said, wishes).files
     sources = [
-        SourceFile(path=path, oid=hashlib.sha256(content).hexdigest(), content=content)
-        for path, content in sorted(files.items())
-        if path.startswith("cluster-state/")
+        source_file(path, content) for path, content in sorted(files.items()) if path.startswith("cluster-state/")
     ]
     loaded = load_desired(sources, CommitId("0" * 40))
     if loaded.desired is None:
