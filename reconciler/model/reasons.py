@@ -95,6 +95,11 @@ class Reason:
     def number(self, name: str) -> Number | None:
         return next((value for key, value in self.numbers if key == name), None)
 
+    def count(self, name: str) -> int:
+        """That number where it is one; 0 where the reason tells none."""
+        found = self.number(name)
+        return found if isinstance(found, int) else 0
+
 
 def reason(code: ReasonCode, **numbers: Number) -> Reason:
     """Build a reason; keyword order is the order of telling."""

@@ -53,7 +53,7 @@ def plan_value(decision: Decision, previous: Allocation, desired: Desired) -> di
         record = after.get(change.job)
         kind = _kind(change.action, before.get(change.job), record)
         if kind and record is not None:
-            seconds = _lost(record) if kind in ("preemptions", "moves") else 0
+            seconds = record.reason.count("lost") if kind in ("preemptions", "moves") else 0
             lost += seconds
             rows[kind].append(_row(record, desired, seconds))
     waiting = sum(record.state in (JobState.PENDING, JobState.HELD) for record in after.values())
@@ -111,8 +111,3 @@ def _row(record: JobRecord, desired: Desired, lost: int) -> Value:
         "cause": record.cause.value if record.cause is not None else "",
         "lostGpuHours": lost / _HOUR,
     }
-
-
-def _lost(record: JobRecord) -> int:
-    found = record.reason.number("lost")
-    return found if isinstance(found, int) else 0

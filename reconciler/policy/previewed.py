@@ -64,7 +64,7 @@ def differences(
         shown = _known(provenance.get(job))
         if shown is None and not strict:
             continue
-        lost = sum(_lost(record) for record in paying)
+        lost = sum(record.reason.count("lost") for record in paying)
         unseen = tuple(sorted(r.job for r in paying if shown is None or r.job not in shown.victims))
         most = shown.lost + max(TOLERANCE, shown.lost // 10) if shown is not None else lost
         if unseen or lost > most:
@@ -94,11 +94,6 @@ def _paying(after: Allocation, before: Allocation) -> dict[JobKey, list[JobRecor
         if record.cause in _PAYS and (then is None or then.state is not JobState.STOPPING):
             found.setdefault(record.preemptor, []).append(record)
     return found
-
-
-def _lost(record: JobRecord) -> int:
-    found = record.reason.number("lost")
-    return found if isinstance(found, int) else 0
 
 
 def preview_judge(before: Allocation, provenance: Mapping[JobKey, Provenance], rest: Judge | None) -> Judge:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from reconciler.documents.compared import DocumentChange, Turn
 from reconciler.documents.hostlist import fold
+from reconciler.model.counting import counted
 from reconciler.model.desired import Desired
 from reconciler.model.inventory import Inventory
 from reconciler.model.units import JobKey, document_of
@@ -46,7 +47,7 @@ def taken_lines(
 def taken_subject(lines: Sequence[str]) -> str:
     """The first lines as the subject of a commit: `Cordon gpu-017: fan; change Queue nlp; and 3 more changes`."""
     more = len(lines) - _IN_SUBJECT
-    shown = [*lines[:_IN_SUBJECT], *([f"and {more} more change{'s' if more > 1 else ''}"] if more > 0 else [])]
+    shown = [*lines[:_IN_SUBJECT], *([f"and {counted(more, 'more change')}"] if more > 0 else [])]
     text = "; ".join(shown)
     begins_with_job = "/" in text.partition(" ")[0]
     return text if begins_with_job else text[0].upper() + text[1:]

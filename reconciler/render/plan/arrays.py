@@ -81,7 +81,7 @@ def _told(groups: Sequence[Tasks]) -> str:
     total, sizes = sum(counts.values()), {group.gpus for group in groups}
     size = f" x {counted(min(sizes), 'GPU')}" if len(sizes) == 1 else ""
     steps = ", ".join(f"{number:,} {COUNTED[step][number > 1]}" for step, number in counts.items())
-    return f"{total:,} task{'s' if total > 1 else ''}{size}: {steps}"
+    return f"{counted(total, 'task')}{size}: {steps}"
 
 
 def folded_slips(slips: Iterable[Slip], later: Callable[[Slip], int]) -> tuple[Slip, ...]:

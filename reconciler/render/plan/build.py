@@ -205,7 +205,7 @@ class _Row:
             within=f"{target.level} {target.domain}".strip() if target is not None else "",
             comm_ns=target.comm_time if target is not None else 0,
             comm_bound_ns=target.comm_bound if target is not None else 0,
-            lost_gpu_seconds=_lost(after) if evicted and after is not None else 0,
+            lost_gpu_seconds=after.reason.count("lost") if evicted and after is not None else 0,
             grace_ns=self.job.grace if self.job is not None and evicted else 0,
             checkpoint=seen.checkpoint if seen is not None and evicted else None,
             preemptor=(after.preemptor or "") if after is not None and evicted else "",
@@ -246,12 +246,6 @@ def _where(placement: Placement | None, nodes: Nodes) -> str:
         return ""
     told = places_among(placement, nodes.by_name)
     return told if len(told) <= _LONGEST else f"{len(placement.masks)} nodes of {len(nodes.racks(placement))} racks"
-
-
-def _lost(record: JobRecord) -> int:
-    """GPU-seconds since the last checkpoint, as its reason tells."""
-    found = record.reason.number("lost")
-    return found if isinstance(found, int) else 0
 
 
 def _rank_lines(placement: Placement) -> Iterator[RankLine]:
