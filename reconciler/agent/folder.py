@@ -40,7 +40,7 @@ class AttemptFolder:
         """Every shim that ever wrote a status, and whether anything of its process is left."""
         facts: dict[int, Facts] = {}
         for path in self.path.glob("*.status"):
-            if found := _read_facts(path):
+            if found := read_facts(path):
                 facts[int(found["rank"])] = found
         return Shims(facts, tuple(self._seen_of(facts, rank) for rank in sorted(facts)))
 
@@ -48,7 +48,7 @@ class AttemptFolder:
         facts, lost = every[rank], False
         if "gone" not in facts and not proc.is_alive(int(facts["shim"]), int(facts["shimStart"])):
             # It may have ended properly between our reading and our looking.
-            facts = every[rank] = _read_facts(self.path / f"{rank}.status") or facts
+            facts = every[rank] = read_facts(self.path / f"{rank}.status") or facts
             lost = "gone" not in facts
         return LaunchedSeen(
             rank=rank,
@@ -152,7 +152,7 @@ def sweep(facts: Facts) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _read_facts(path: Path) -> Facts:
+def read_facts(path: Path) -> Facts:
     """A status file's lines; {} when it is not there."""
     try:
         pairs = (line.partition("=") for line in path.read_text(encoding="utf-8").splitlines())

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from reconciler.agent import cgroups, proc
+from reconciler.agent.folder import read_facts
 from reconciler.errors import ExitStatus, GangOpsError
 
 WAY = "`gangops shell JOB` opens a terminal in any job you hold"
@@ -41,7 +42,7 @@ class Place:
 
     def runs(self) -> bool:
         """Whether it still does, and nobody has ended it."""
-        facts = _facts(self.status)
+        facts = read_facts(self.status)
         ended = {"exit", "termAt", "gone"} & facts.keys()
         return "startedAt" in facts and not ended and proc.is_alive(int(facts["pid"]), int(facts["start"]))
 
@@ -103,16 +104,8 @@ def _places(attempts: Path) -> Iterator[Place]:
         job = file.parent.parent.relative_to(attempts).as_posix()
         for launched in spec["processes"]:
             status = file.parent / f"{launched['rank']}.status"
-            if launched["uid"] is not None and (since := _facts(status).get("startedAt")):
+            if launched["uid"] is not None and (since := read_facts(status).get("startedAt")):
                 yield Place(launched["uid"], int(since), job, status, spec["cgroups"], launched["cgroup"])
-
-
-def _facts(status: Path) -> dict[str, str]:
-    try:
-        pairs = (line.partition("=") for line in status.read_text(encoding="utf-8").splitlines())
-        return {key: value for key, _, value in pairs}
-    except OSError:
-        return {}
 
 
 def main(conf_file: Path) -> int:

@@ -84,12 +84,12 @@ def find(content: bytes, index: int, path: Path) -> Spot:
             return Spot(key=(1, 1), value=(1, 1), complete=False)
         seen += isinstance(event, DocumentStartEvent)
     node = get_event()
-    key = value = _mark(node)
+    key = value = mark_of(node)
     for step in path:
         for found, key_event, child in _children(get_event, node):
             if found == step and type(found) is type(step):
-                node, value = child, _mark(child)
-                key = _mark(key_event) if key_event else value
+                node, value = child, mark_of(child)
+                key = mark_of(key_event) if key_event else value
                 break
             _skip(get_event, child)
         else:
@@ -122,5 +122,6 @@ def _skip(get_event: Events, event: Any) -> None:
         event = get_event()
 
 
-def _mark(event: Any) -> tuple[int, int]:
+def mark_of(event: Any) -> tuple[int, int]:
+    """Line and column at which an event of YAML begins, from 1."""
     return event.start_mark.line + 1, event.start_mark.column + 1

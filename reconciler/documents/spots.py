@@ -16,7 +16,7 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
-from reconciler.documents.positions import Events, Path, Spot, events_of
+from reconciler.documents.positions import Events, Path, Spot, events_of, mark_of
 
 
 def find_again(content: bytes, index: int, path: Path) -> Spot:
@@ -38,23 +38,19 @@ def _spots(content: bytes, index: int) -> dict[Path, tuple[_Mark, _Mark]]:
         seen += isinstance(get_event(), DocumentStartEvent)
     found: dict[Path, tuple[_Mark, _Mark]] = {}
     root = get_event()
-    _walk(get_event, root, (), _mark(root), found)
+    _walk(get_event, root, (), mark_of(root), found)
     return found
 
 
 def _walk(get_event: Events, node: Any, path: Path, key: _Mark, found: dict[Path, tuple[_Mark, _Mark]]) -> None:
     """Note where this node and all inside it stand. No deeper than the loader has accepted."""
-    found.setdefault(path, (key, _mark(node)))
+    found.setdefault(path, (key, mark_of(node)))
     if isinstance(node, MappingStartEvent):
         while not isinstance(name := get_event(), MappingEndEvent):
             step = name.value if isinstance(name, ScalarEvent) else ""
-            _walk(get_event, get_event(), (*path, step), _mark(name), found)
+            _walk(get_event, get_event(), (*path, step), mark_of(name), found)
     elif isinstance(node, SequenceStartEvent):
         position = 0
         while not isinstance(item := get_event(), SequenceEndEvent):
-            _walk(get_event, item, (*path, position), _mark(item), found)
+            _walk(get_event, item, (*path, position), mark_of(item), found)
             position += 1
-
-
-def _mark(event: Any) -> _Mark:
-    return event.start_mark.line + 1, event.start_mark.column + 1
