@@ -203,6 +203,12 @@ CONTROLS = (
         "tests/agent/test_pam.py::test_everybody_else_is_refused",
     ),
     Control(
+        "reconciler/runtime/audit/people.py",
+        "if expected.get(key) != recorded.get(key)]",
+        "if False]",
+        "tests/runtime/test_audit_insider.py::test_a_decision_on_forged_inputs_is_found",
+    ),
+    Control(
         "reconciler/runtime/bell.py",
         'return hmac.compare_digest(signed.encode("utf-8", "replace"), made.encode())',
         "return bool(signed)",
