@@ -21,7 +21,7 @@ from aiohttp import web
 from reconciler.engines.serving import Listener
 from reconciler.errors import UsageError
 from reconciler.runtime.notices.hooks import key_in
-from reconciler.runtime.settings import BellSetting
+from reconciler.runtime.settings import BellSetting, host_port
 from reconciler.store.mirror import REQUESTS
 
 PATH: Final = "/push"
@@ -118,12 +118,10 @@ class BellServer(Listener):
     """A `Bell` at its address, in a thread of its own."""
 
     def __init__(self, setting: BellSetting, bell: Bell) -> None:
-        host, _, port = setting.listen.rpartition(":")
-        if not port.isdigit():
-            raise UsageError(f"bell.listen = {setting.listen!r} is not HOST:PORT", code="SettingsInvalid")
+        host, port = host_port(setting.listen, "bell.listen")
         key_in(setting.secret)  # a typing error is found at the start
         super().__init__(
-            bell.application, name="gangops-bell", host=host, port=int(port), tls=_tls(setting),
+            bell.application, name="gangops-bell", host=host, port=port, tls=_tls(setting),
             awaits="the forge", setting="bell.listen",
         )  # fmt: skip
 

@@ -36,7 +36,7 @@ from reconciler.runtime.paces import Paces
 from reconciler.runtime.reading import DesiredReader
 from reconciler.runtime.seeding import seeded_usage
 from reconciler.runtime.settings import Remote as RemoteSetting
-from reconciler.runtime.settings import Settings
+from reconciler.runtime.settings import Settings, host_port
 from reconciler.runtime.status_server import LoopMetrics, StatusServer, StatusSnapshot
 from reconciler.store.credentials import Credentials
 from reconciler.store.mirror import Branches, Mirror, Remote
@@ -106,7 +106,7 @@ def agent_engine(settings: Settings, news: threading.Event, tell: Report) -> Age
     def renew() -> None:
         issue_server(ca, names, tls, clock.now())
 
-    host, port = _host_port(settings.listen, "agents.listen")
+    host, port = host_port(settings.listen, "agents.listen")
     return AgentEngine(
         AgentSettings(
             certificate=made.certificate,
@@ -115,23 +115,14 @@ def agent_engine(settings: Settings, news: threading.Event, tell: Report) -> Age
             host=host,
             port=port,
             authority=ca,
-            gate=_host_port(settings.enroll, "agents.enroll") if settings.enroll else None,
+            gate=host_port(settings.enroll, "agents.enroll") if settings.enroll else None,
             renew=renew,
-            visits=_host_port(settings.visits, "agents.visits") if settings.visits else None,
+            visits=host_port(settings.visits, "agents.visits") if settings.visits else None,
             house=house_of(settings.cluster_id, tell) if settings.visits else None,
         ),
         clock,
         news,
     )
-
-
-def _host_port(text: str, key: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not port.isdigit():
-        raise UsageError(
-            f"{key} = {text!r} is not HOST:PORT", code="SettingsInvalid", remedy=f'such as {key} = "0.0.0.0:7443"'
-        )
-    return host, int(port)
 
 
 def reconciler_of(settings: Settings, engine: Engine, report: Report) -> Reconciler:
@@ -176,7 +167,7 @@ def _hooks(settings: Settings) -> Iterator[Hook]:
 
 def status_server(settings: Settings, reconciler: Reconciler, engine: Engine, paces: Paces) -> StatusServer:
     """`/healthz`, `/metrics`, `/live` and the pages of a reconciler, not started yet. Raises UsageError."""
-    host, port = _host_port(settings.status, "status.listen")
+    host, port = host_port(settings.status, "status.listen")
     pages = LivePages(
         settings.folder / "clone.git", lambda: str(reconciler.last.generation.commit) if reconciler.last else ""
     )

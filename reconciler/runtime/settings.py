@@ -174,6 +174,16 @@ def read_settings(path: Path) -> Settings:
     return _settings(said, path.resolve().parent)
 
 
+def host_port(text: str, key: str) -> tuple[str, int]:
+    """The two parts of an address that the setting `key` gives. Raises UsageError (SettingsInvalid)."""
+    host, _, port = text.rpartition(":")
+    if not port.isdigit():
+        raise UsageError(
+            f"{key} = {text!r} is not HOST:PORT", code="SettingsInvalid", remedy=f'such as {key} = "0.0.0.0:7443"'
+        )
+    return host, int(port)
+
+
 def _flat(tree: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     """Keys with their section in front, as `desired.url`."""
     for name, value in tree.items():
