@@ -1,7 +1,8 @@
 """What passes between agent and shims? The folder of an attempt: spec, lock, status files, command FIFOs, lease.
 
 Its files are the same for every version of either side, since shims outlive their agent: `spec.json` (read once by
-the launcher, under `launch.lock`), `N.status` (key=value lines, replaced as a whole), `N.ctl` (a FIFO), `lease`.
+the launcher, under `launch.lock`), `N.status` (key=value lines, replaced as a whole), `N.ctl` (a FIFO), `lease`, and
+`deadline`, which agents alone read.
 """
 
 from __future__ import annotations
@@ -124,6 +125,20 @@ class AttemptFolder:
                 os.pwrite(fd, b"%020d" % end, 0)
         finally:
             os.close(fd)
+
+    def note_deadline(self, deadline: int | None) -> None:
+        """Every shim knows of this instant of the wall clock, None for none. Raises OSError."""
+        fresh = self.path / "deadline.new"
+        fresh.write_text(f"{-1 if deadline is None else deadline}\n", encoding="ascii")
+        fresh.replace(self.path / "deadline")
+
+    def knows_deadline(self, deadline: int | None) -> bool:
+        """Whether that was noted last, by whichever agent."""
+        try:
+            noted = int((self.path / "deadline").read_bytes())
+        except (OSError, ValueError):
+            return False
+        return noted == (-1 if deadline is None else deadline)
 
     def remove(self) -> None:
         """Forget the attempt."""

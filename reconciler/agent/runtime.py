@@ -372,6 +372,7 @@ class Keeper:
             return  # nobody has answered within the lease: the reconciler may have given the work to others
         try:
             path = self.launchers.write_spec(order, folder, _on_boottime(order.deadline))
+            folder.note_deadline(order.deadline)
             if order.fence == "lease":
                 self._folder(key).extend_lease(self.leases[key])
         except (OSError, NotAllowed) as err:  # a full disk, or limits that were tightened since
@@ -392,12 +393,18 @@ class Keeper:
         self._keep(replace(self.journal.records[key], begun=proc.boottime(), baseline=baseline))
 
     def _pass_on_deadline(self, key: Key, order: AttemptOrder) -> None:
-        if self.deadlines.get(key, -1) == order.deadline:
+        """Once for each deadline, whichever agent did: when asked again, a wall clock that jumped would move it."""
+        folder, seen = self._folder(key), self.shims[key].seen
+        if self.deadlines.get(key, -1) == order.deadline or len(seen) < len(launched_ranks(order)):
             return
-        end = _on_boottime(order.deadline)
-        told = [self._folder(key).command(p.rank, f"deadline {end or '-'}") for p in self.shims[key].seen if p.alive]
-        if all(told):
-            self.deadlines[key] = order.deadline
+        if not folder.knows_deadline(order.deadline):
+            end = _on_boottime(order.deadline)
+            told = [folder.command(p.rank, f"deadline {end or '-'}") for p in seen if p.alive]
+            if not all(told):
+                return
+            with contextlib.suppress(OSError):  # a full disk: the next agent tells them again
+                folder.note_deadline(order.deadline)
+        self.deadlines[key] = order.deadline
 
     def _tell(self, key: Key, rank: int, command: str) -> None:
         now, what = proc.boottime(), (key, rank, command.partition(" ")[0])

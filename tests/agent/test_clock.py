@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,12 @@ def clock(tmp_path: Path) -> Clock:
     return made
 
 
+def jumped(days: int, report: Report) -> bool:
+    """Whether it was made by a clock that is so far from ours."""
+    said = report.vitals.get("clock", 0)
+    return isinstance(said, int) and abs(said - time.time_ns() - days * DAY * SECOND) < 3600 * SECOND
+
+
 @pytest.mark.parametrize("days", [3, -3])
 def test_a_wall_clock_that_jumps_neither_ends_nor_lengthens_a_lease(
     agents: Agents, hub: Hub, repo: StateRepo, order: AttemptOrder, clock: Clock, days: int
@@ -84,13 +91,8 @@ def test_a_wall_clock_that_jumps_neither_ends_nor_lengthens_a_lease(
 
     clock.jump(days)
     began = proc.boottime()
-
-    def jumped(report: Report) -> bool:
-        said = report.vitals.get("clock", 0)
-        return isinstance(said, int) and abs(said - time.time_ns() - days * DAY * SECOND) < 3600 * SECOND
-
-    hub.wait_for(jumped)
-    hub.wait_for(lambda report: jumped(report) and proc.boottime() > began + (LEASE + 1) * SECOND)
+    hub.wait_for(partial(jumped, days))
+    hub.wait_for(lambda report: jumped(days, report) and proc.boottime() > began + (LEASE + 1) * SECOND)
     assert all("exit" not in facts for facts in agents.facts().values()), "renewed by every answer, and not overdue"
 
     hub.silent = True
@@ -116,3 +118,26 @@ def test_a_wall_clock_that_jumps_back_leads_nobody_to_an_older_order(
     assert (refused.code, refused.commitId) == ("OlderOrder", older.commitId)
     assert {rank: facts["pid"] for rank, facts in agents.facts().items()} == before
     assert all("exit" not in facts for facts in agents.facts().values())
+
+
+def test_an_agent_that_starts_after_a_jump_leaves_a_deadline_where_it_was(
+    agents: Agents, hub: Hub, repo: StateRepo, order: AttemptOrder, clock: Clock
+) -> None:
+    """It comes when as much time has passed as was left at the launch. A new one is told by the clock that there is."""
+    order = running(order, deadline=time.time_ns() + DAY * SECOND)
+    started(agents, hub, repo, order, str(clock.python), "-m", "reconciler.agent")
+    agents.started[0].kill()
+    agents.started[0].wait()
+
+    clock.jump(3)
+    agents.start(str(clock.python), "-m", "reconciler.agent")
+    hub.wait_for(partial(jumped, 3))
+    began = proc.boottime()
+    hub.wait_for(lambda report: jumped(3, report) and proc.boottime() > began + 2 * SECOND)
+    assert all("cause" not in facts for facts in agents.facts().values())
+
+    moved = replace(order, deadline=time.time_ns() + 2 * DAY * SECOND)
+    hub.offer(repo.orders(3, moved), 3)
+    until(lambda: all("gone" in facts for facts in agents.facts().values()), "the new deadline is over")
+    causes = {facts["cause"] for facts in agents.facts().values()}
+    assert "deadline" in causes, "one of them, and then the agent ends the other by order"
