@@ -58,6 +58,12 @@ CONTROLS = (
         "tests/store/test_gitops_faults.py::test_g28_reading_a_hostile_clone_runs_nothing_of_it",
     ),
     Control(
+        "reconciler/store/runner.py",
+        '"GIT_CONFIG_COUNT": str(len(config)),',
+        '"GIT_CONFIG_COUNT": "0",',
+        "tests/runtime/test_preview.py::test_a_plan_over_a_hostile_head_runs_git_and_nothing_else",
+    ),
+    Control(
         "reconciler/render/plan/markdown.py",
         "        if len(told) < limit:\n",
         "        if told:\n",
@@ -227,6 +233,12 @@ CONTROLS = (
         "tests/store/test_publish.py::test_rewound_rewritten_deleted_and_absent_branches_are_refused",
     ),
     Control(
+        "reconciler/runtime/audit/people.py",
+        "if expected.get(key) != recorded.get(key)]",
+        "if False]",
+        "tests/runtime/test_audit_insider.py::test_a_decision_on_forged_inputs_is_found",
+    ),
+    Control(
         "reconciler/render/plan/edits.py",
         'after="(value changed)")',
         "after=after[name])",
@@ -361,6 +373,28 @@ CONTROLS = (
         "tests/agent/test_run.py::test_a_full_disk_starts_nothing_new_and_keeps_what_runs",
     ),
     Control(
+        "reconciler/runtime/loop.py",
+        "now = Instant(max(self._clock.now(), current.allocation.decided_at))",
+        "now = self._clock.now()",
+        "tests/runtime/test_node_faults.py::test_a_clock_that_jumps_judges_no_node_and_recorded_time_never_goes_back",
+        (
+            ("reconciler/planner/decide.py", "now = Instant(max(now, previous.decided_at))", "pass"),
+            ("reconciler/planner/still.py", "at = Instant(max(now, previous.decided_at))", "at = now"),
+            (
+                "reconciler/runtime/generation.py",
+                "return max(inputs.now, inputs.previous.allocation.decided_at)",
+                "return inputs.now",
+            ),
+            ("reconciler/planner/verify/lifetime.py", " or new.decided_at < old.decided_at:", ":"),
+        ),
+    ),
+    Control(
+        "reconciler/agent/folder.py",
+        "return noted == (-1 if deadline is None else deadline)",
+        "return False",
+        "tests/agent/test_clock.py::test_an_agent_that_starts_after_a_jump_leaves_a_deadline_where_it_was",
+    ),
+    Control(
         "reconciler/agent/proc.py",
         "return time.clock_gettime_ns(time.CLOCK_BOOTTIME)",
         "return time.time_ns()",
@@ -429,6 +463,12 @@ CONTROLS = (
         "tests/runtime/test_node_faults.py::test_a_victim_that_ignores_its_signal_is_gone_before_the_preemptor_prepares",
     ),
     Control(
+        "reconciler/planner/steps.py",
+        "phase = Phase.CHECKPOINT if saves else Phase.STOP",
+        "phase = Phase.STOP",
+        "tests/e2e/test_cluster.py::test_a_victim_checkpoints_is_seen_gone_and_resumes_where_it_was",
+    ),
+    Control(
         "reconciler/agent/shim.py",
         "            self._signal_all(signal.SIGKILL)\n            self.kill_at",
         "            self.kill_at",
@@ -493,6 +533,12 @@ CONTROLS = (
         "return silent >= 2 and silent * 1_000_000 > rules.mass_loss_ppm * expected",
         "return False",
         "tests/runtime/test_standby.py::test_a_reconciler_that_loses_its_own_link_fails_nothing_over",
+    ),
+    Control(
+        "reconciler/engines/silence.py",
+        "        return 2 * heard > expected\n",
+        "        return False\n",
+        "tests/e2e/test_standby.py::test_the_standby_leads_within_thirty_seconds_and_ranks_are_untouched",
     ),
     Control(
         "reconciler/engines/silence.py",

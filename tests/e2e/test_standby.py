@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,10 +21,12 @@ from reconciler.runtime.settings import read_settings, settings_text
 
 from .test_cluster import HIGH, LOW, check_record, state, submit, training
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(600)]
 
 TAKEOVER = 30
 """Seconds from the end of the one to a rank that the other started."""
+
+_CONTINUED = re.compile(r" continue +generation (\d+)")
 
 
 class Pair(Stage):
@@ -48,6 +51,10 @@ class Pair(Stage):
         with (self.folder / "second.log").open("ab") as log:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
+    def second_follows(self, generation: int) -> bool:
+        """Whether it has taken over what the first decided up to there: from then on it needs most of the nodes to lead."""
+        return any(int(told) >= generation for told in _CONTINUED.findall(self.second_says()))
+
     def second_says(self) -> str:
         return (self.folder / "second.log").read_text()
 
@@ -65,8 +72,10 @@ def pair() -> Iterator[Pair]:
         settings = made.second()
         made.start_reconciler()
         made.start_agents()
-        made.until("agents connect", 60, lambda g: len(g.observed.nodes) == len(made.nodes))
+        made.until("agents connect", 120, lambda g: len(g.observed.nodes) == len(made.nodes))
         made.start_second(settings)
+        # What it begins from is nobody's decision; what is committed after that tells it that there is another.
+        made.until("the standby has begun", 120, lambda _: made.second_follows(0))
         yield made
     check_record(made)
     shutil.rmtree(folder)
@@ -75,7 +84,8 @@ def pair() -> Iterator[Pair]:
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
 def test_the_standby_leads_within_thirty_seconds_and_ranks_are_untouched(pair: Pair, fault: signal.Signals) -> None:
     submit(pair, LOW, text=training(pair, gpus=16, priority="research"))
-    before = pair.until("low runs", 60, state(LOW, JobState.RUNNING))
+    before = pair.until("low runs", 120, state(LOW, JobState.RUNNING))
+    pair.until("the standby follows", 120, lambda _: pair.second_follows(before.summary.generation))
     ranks = pair.all_ranks()
     assert sum(len(pids) for pids in ranks.values()) == 2
     first = pair._reconciler
@@ -100,6 +110,6 @@ def test_the_standby_leads_within_thirty_seconds_and_ranks_are_untouched(pair: P
         os.kill(first.pid, signal.SIGCONT)
     (pair.people / f"cluster-state/jobs/{HIGH}.yaml").unlink()
     pair.commit("Cancel high", branch="main")
-    last = pair.until("high is gone", 60, lambda g: HIGH not in g.allocation.jobs)
+    last = pair.until("high is gone", 120, lambda g: HIGH not in g.allocation.jobs)
     assert (last.allocation.jobs[LOW].state, last.allocation.jobs[LOW].attempt) == (JobState.RUNNING, 1)
     assert {node: pair.ranks_on(node) for node in pair.nodes} == ranks

@@ -281,15 +281,23 @@ def hostile(lab: Lab) -> tuple[Path, str, str, Path]:
     return folder, base, head, ran
 
 
-def test_a_plan_over_a_hostile_head_runs_git_and_nothing_else(lab: Lab) -> None:
+READING, FETCHING = {"git", "ssh-keygen"}, {"sh", "git-upload-pack"}
+
+
+@pytest.mark.parametrize(
+    ("options", "allowed"), [(["--no-fetch"], READING), ([], READING | FETCHING)], ids=["read", "fetched"]
+)
+def test_a_plan_over_a_hostile_head_runs_git_and_nothing_else(lab: Lab, options: list[str], allowed: set[str]) -> None:
+    """Reading objects calls nothing that a clone names; a fetch would call its hooks."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
     folder, base, head, ran = hostile(lab)
-    trace = lab.folder / "trace"
+    trace, branch = lab.folder / "trace", "refs/remotes/origin/main"
+    git(folder, "-c", "core.hooksPath=/dev/null", "update-ref", "-d", branch)
     environment = {"PATH": os.environ["PATH"], "HOME": str(lab.folder), "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(
         ["strace", "-f", "-qq", "-e", "trace=execve", "-s", "200", "-o", str(trace), sys.executable, "-m", "reconciler.cli",
-         "-C", str(folder), "plan", "--no-fetch", "--base", base, "--head", head],
+         "-C", str(folder), "plan", *options, "--base", base, "--head", head],
         cwd=folder, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if "ptrace" in done.stderr.lower():
@@ -299,8 +307,9 @@ def test_a_plan_over_a_hostile_head_runs_git_and_nothing_else(lab: Lab) -> None:
     executed = [line.partition('execve("')[2].partition('"')[0] for line in trace.read_text().splitlines()
                 if "execve(" in line and line.endswith("= 0")]  # fmt: skip
     programs = {Path(program).name for program in executed[1:]}  # the first is the interpreter itself
-    assert programs <= {"git", "ssh-keygen"}, programs
+    assert programs <= allowed, programs
     assert "git" in programs
+    assert bool(git(folder, "for-each-ref", branch)) is not ("--no-fetch" in options), "it is fetched, or not"
     assert not ran.exists()
 
 
