@@ -37,7 +37,7 @@ from reconciler.wire import (
 
 ROOT = Path(__file__).parents[2]
 NODE, RACK, CLUSTER, PRINCIPAL = "gpu-001", "r01", "test-cluster", "reconciler@test"
-PATIENCE = 20
+PATIENCE = 60
 _GIT = {
     "PATH": os.environ["PATH"],
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -171,7 +171,7 @@ def order(tmp_path: Path) -> AttemptOrder:
             marker=str(tmp_path / "ckpt" / "latest"),
             signal="SIGUSR1",
             to="leader",
-            graceSeconds=20,
+            graceSeconds=90,  # beyond all patience: who waits for it has not seen the marker
         ),
         ranks=[
             RankOrder(rank=r, localRank=r, gpu=r, uuid=f"GPU-{r}", numa=0, cpus="", nic=f"mlx5_{r}", rail=r)

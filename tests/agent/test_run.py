@@ -203,7 +203,7 @@ def test_killed_shims_take_all_of_their_ranks_along_and_it_is_seen_at_once(
     killed = time.monotonic()
     ended = hub.wait_state("Exited")
     assert (ended.exitCode, ended.reason) == (137, "ShimLost")
-    assert time.monotonic() - killed < 1
+    assert time.monotonic() - killed < 10, "a held report would be 20 s"
     assert not [f["pid"] for f in agents.facts().values() if proc.is_alive(int(f["pid"]), int(f["start"]))]
     assert not [pid for pid in hidden.read_text().split() if proc.start_time(int(pid))], "nothing is free before"
 
@@ -233,9 +233,9 @@ def test_a_change_is_reported_at_once_though_a_report_is_held(
         offered = time.monotonic()
         hub.wait_for(lambda r, job=other.job: any(a.job == job and a.state == "Prepared" for a in r.attempts))  # type: ignore[misc]  # mypy infers no lambda with a default
         delays.append(time.monotonic() - offered)
-        assert offered - at < 5
+        assert offered - at < 15
     # Verified, journalled, prepared and reported: some 50 ms here; a held report would be 20 s.
-    assert min(delays) < 1, delays
+    assert min(delays) < 10, delays
 
 
 def test_a_checkpoint_that_was_asked_for_goes_on_after_the_agent_was_killed(
@@ -254,7 +254,7 @@ def test_a_checkpoint_that_was_asked_for_goes_on_after_the_agent_was_killed(
     agents.start()
     hub.wait_for(lambda r: r.session != hub.reports[0].session)
     (tmp_path / "ckpt" / "latest").write_text("late, but there")
-    hub.wait_state("Gone", seconds=15)
+    hub.wait_state("Gone")
 
 
 def test_hooks_of_the_site_cordon_with_their_reason(

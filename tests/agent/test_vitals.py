@@ -33,7 +33,7 @@ def rank() -> Iterator[subprocess.Popen[bytes]]:
     yield started
     assert started.stdin is not None
     started.stdin.close()
-    started.wait(10)
+    started.wait(60)
     started.stdout.close()
 
 

@@ -21,7 +21,7 @@ from reconciler.runtime.demo.stage import Stage, descendants, is_zombie
 from reconciler.runtime.generation import Generation
 from reconciler.runtime.replay import replay
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(600)]
 
 FIRST, TENSOR, PLAIN = JobKey("vision/first"), JobKey("vision/tensor"), JobKey("nlp/plain")
 
@@ -39,7 +39,7 @@ def stage() -> Iterator[Stage]:
                 conf.write("profile = hw.json\n")
         made.start_reconciler()
         made.start_agents()
-        made.until("agents connect", 60, lambda g: len(g.observed.nodes) == len(made.nodes))
+        made.until("agents connect", 120, lambda g: len(g.observed.nodes) == len(made.nodes))
         yield made
     assert [pid for pid in descendants(os.getpid()) if not is_zombie(pid)] == []
     clone = open_clone(made.remote)
@@ -89,11 +89,11 @@ def gangops(stage: Stage, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_gpu_that_loses_its_nvlink_mid_run(stage: Stage) -> None:
     submit(stage, FIRST, gpus=16, parallelism="{tensor: 8, data: 2}")
-    busy = nodes_of(stage.until("first runs", 60, is_in(FIRST, JobState.RUNNING)), FIRST)
+    busy = nodes_of(stage.until("first runs", 120, is_in(FIRST, JobState.RUNNING)), FIRST)
     broken = next(node for node in stage.nodes if node not in busy)
 
     pretend(stage, broken, gpus=[{"index": 5, "nvlinks": 0}])
-    stage.until("the break is on record", 60, links(broken, 0))
+    stage.until("the break is on record", 120, links(broken, 0))
     told = gangops(stage, "inventory", "diff", "-o", "json")
     (drift,) = json.loads(told.stdout)["drift"]
     assert (drift["node"], drift["code"], drift["effect"]) == (broken, "NvlinkDown", "domain split")
@@ -101,7 +101,7 @@ def test_a_gpu_that_loses_its_nvlink_mid_run(stage: Stage) -> None:
 
     # Two nodes are idle, sixteen GPUs: enough for anyone but a gang of two whole NVLink domains.
     submit(stage, TENSOR, gpus=16, parallelism="{tensor: 8, data: 2}")
-    waits = stage.until("tensor waits", 60, is_in(TENSOR, JobState.PENDING)).allocation.jobs[TENSOR]
+    waits = stage.until("tensor waits", 120, is_in(TENSOR, JobState.PENDING)).allocation.jobs[TENSOR]
     assert waits.reason.code is ReasonCode.NVLINK_DOWN
     explained = gangops(stage, "explain", "job", TENSOR)
     assert "NvlinkDown" in explained.stdout
@@ -109,14 +109,14 @@ def test_a_gpu_that_loses_its_nvlink_mid_run(stage: Stage) -> None:
 
     # What asks for no NVLink gets all eight GPUs of the broken node; it comes first, so nobody waits for the gang above.
     submit(stage, PLAIN, gpus=16, parallelism="{data: 16}", priority="production")
-    runs = stage.until("plain runs", 60, is_in(PLAIN, JobState.RUNNING))
+    runs = stage.until("plain runs", 120, is_in(PLAIN, JobState.RUNNING))
     assert broken in nodes_of(runs, PLAIN)
 
     # It heals: drift goes, and once the GPUs are free the gang starts on them.
     (stage.people / f"cluster-state/jobs/{PLAIN}.yaml").unlink()
     stage.commit("Cancel plain", branch="main")
     pretend(stage, broken, gpus=[{"index": 5, "nvlinks": 18}])
-    after = stage.until("tensor runs", 90, is_in(TENSOR, JobState.RUNNING))
+    after = stage.until("tensor runs", 180, is_in(TENSOR, JobState.RUNNING))
     assert broken in nodes_of(after, TENSOR)
     assert json.loads(gangops(stage, "inventory", "diff", "-o", "json").stdout)["drift"] == []
     assert after.allocation.jobs[FIRST].attempt == 1  # what ran was never touched
@@ -125,13 +125,13 @@ def test_a_gpu_that_loses_its_nvlink_mid_run(stage: Stage) -> None:
 def test_a_nic_that_went_dark_is_adopted_into_the_inventory(stage: Stage) -> None:
     node = stage.nodes[2]
     pretend(stage, node, nics=[{"name": f"mlx5_{i}", "up": i != 2} for i in range(8)])
-    stage.until("the dark NIC is on record", 60, lambda g: len(g.observed.nodes[node].nics) == 8)  # type: ignore[index]  # a node by the text of its name
+    stage.until("the dark NIC is on record", 120, lambda g: len(g.observed.nodes[node].nics) == 8)  # type: ignore[index]  # a node by the text of its name
     assert f"! node {node}: mlx5_2 is down, which serves GPU 2 (rail avoided)" in gangops(stage, "status").stdout
 
     done = gangops(stage, "inventory", "adopt", node)
     assert (done.returncode, done.stdout) == (0, "cluster-state/inventory/r01.yaml\n"), done.stderr
     submit(stage, PLAIN, gpus=32, parallelism="{data: 32}")  # with the edit: a decision that has both on record
-    ranks = stage.until("plain runs", 60, is_in(PLAIN, JobState.RUNNING)).allocation.jobs[PLAIN].placement
+    ranks = stage.until("plain runs", 120, is_in(PLAIN, JobState.RUNNING)).allocation.jobs[PLAIN].placement
     assert ranks is not None
     assert [(rank.node, rank.gpu) for rank in ranks.ranks if rank.nic == ""] == [(node, 2)]
     assert json.loads(gangops(stage, "inventory", "diff", "-o", "json").stdout)["drift"] == []
@@ -141,8 +141,8 @@ def test_a_gpu_that_fell_off_the_bus_is_given_to_nobody_and_a_hot_one_is_told_be
     ill, hot = stage.nodes[1], stage.nodes[2]
     pretend(stage, ill, gpus=[{"index": 3, "xids": [79]}])
     pretend(stage, hot, gpus=[{"index": 6, "throttled": "heat, by the hardware"}])
-    stage.until("the fault is on record", 60, lambda g: any(gpu.xids == (79,) for gpu in g.observed.nodes[ill].gpus))  # type: ignore[index]  # a node by the text of its name
-    stage.until("the heat is on record", 60, lambda g: any(gpu.throttled for gpu in g.observed.nodes[hot].gpus))  # type: ignore[index]  # a node by the text of its name
+    stage.until("the fault is on record", 120, lambda g: any(gpu.xids == (79,) for gpu in g.observed.nodes[ill].gpus))  # type: ignore[index]  # a node by the text of its name
+    stage.until("the heat is on record", 120, lambda g: any(gpu.throttled for gpu in g.observed.nodes[hot].gpus))  # type: ignore[index]  # a node by the text of its name
     told = json.loads(gangops(stage, "inventory", "diff", "-o", "json").stdout)["drift"]
     assert [(d["node"], d["code"], d["severity"], d["effect"]) for d in told] == [
         (ill, "XidFatal", "error", "capacity removed"),
@@ -167,7 +167,7 @@ def test_a_gpu_that_fell_off_the_bus_is_given_to_nobody_and_a_hot_one_is_told_be
     assert f"  {hot}  Throttled" in before
     assert f"{PLAIN} is placed there" in " ".join(before.split())
     stage.merge("plain", "Merge plain")
-    ranks = stage.until("plain runs", 60, is_in(PLAIN, JobState.RUNNING)).allocation.jobs[PLAIN].placement
+    ranks = stage.until("plain runs", 120, is_in(PLAIN, JobState.RUNNING)).allocation.jobs[PLAIN].placement
     assert ranks is not None
     assert len(ranks.ranks) == 31
     assert [gpu for gpu in range(8) if (ill, gpu) not in {(r.node, r.gpu) for r in ranks.ranks}] == [3]

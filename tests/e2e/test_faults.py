@@ -23,7 +23,7 @@ from reconciler.runtime.settings import read_settings, settings_text
 
 from .test_cluster import LOW, check_record, state, submit, training
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(600)]
 
 
 class Cable:
@@ -108,7 +108,7 @@ class Wired(Stage):
 def begun(stage: Stage) -> None:
     stage.start_reconciler()
     stage.start_agents()
-    stage.until("agents connect", 60, lambda g: len(g.observed.nodes) == len(stage.nodes))
+    stage.until("agents connect", 120, lambda g: len(g.observed.nodes) == len(stage.nodes))
 
 
 @pytest.fixture
@@ -153,20 +153,20 @@ def check_lost_and_found(stage: Stage, node: str, fail: Callable[[], None], heal
     ranks = stage.ranks_on(node)
     assert ranks
     fail()
-    stage.until("the node is lost", 60, condition(node, NodeCondition.LOST))
-    away = stage.until("the gang is not known", 30, state(LOW, JobState.LOST))
+    stage.until("the node is lost", 120, condition(node, NodeCondition.LOST))
+    away = stage.until("the gang is not known", 90, state(LOW, JobState.LOST))
     assert away.allocation.jobs[LOW].attempt == 1
     assert stage.ranks_on(node) == ranks
     assert not list(stage.logs.glob(f"{LOW}/2"))
     heal()
-    back = stage.until("the gang runs", 60, state(LOW, JobState.RUNNING))
+    back = stage.until("the gang runs", 120, state(LOW, JobState.RUNNING))
     assert back.allocation.jobs[LOW].attempt == 1
     assert stage.ranks_on(node) == ranks
 
 
 def test_an_agent_that_hangs_loses_its_node_and_none_of_its_ranks(stage: Stage) -> None:
     submit(stage, LOW, text=training(stage, gpus=32, priority="research"))
-    stage.until("low runs", 60, state(LOW, JobState.RUNNING))
+    stage.until("low runs", 120, state(LOW, JobState.RUNNING))
     node = stage.nodes[1]
     agent = stage._agents[node].pid
     check_lost_and_found(stage, node, lambda: os.kill(agent, signal.SIGSTOP), lambda: os.kill(agent, signal.SIGCONT))
@@ -175,14 +175,14 @@ def test_an_agent_that_hangs_loses_its_node_and_none_of_its_ranks(stage: Stage) 
 @pytest.mark.root
 def test_a_node_whose_link_is_cut_either_way_keeps_its_ranks_and_nothing_starts_elsewhere(wired: Wired) -> None:
     submit(wired, LOW, text=training(wired, gpus=32, priority="research"))
-    wired.until("low runs", 60, state(LOW, JobState.RUNNING))
+    wired.until("low runs", 120, state(LOW, JobState.RUNNING))
     for how in ("both ways", "to the node", "from the node"):
         check_lost_and_found(wired, wired.nodes[0], partial(wired.cable.cut, how), partial(wired.cable.mend, how))
 
 
 def test_a_killed_rank_ends_the_gang_everywhere_and_it_resumes_from_its_checkpoint(stage: Stage) -> None:
     submit(stage, LOW, text=training(stage, gpus=16, priority="research"))
-    stage.until("low runs", 60, state(LOW, JobState.RUNNING))
+    stage.until("low runs", 120, state(LOW, JobState.RUNNING))
     first = {pid for node in stage.nodes for pid in stage.ranks_on(node)}
     assert len(first) == 2
     os.kill(min(first), signal.SIGKILL)

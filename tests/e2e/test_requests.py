@@ -20,7 +20,7 @@ from reconciler.store.history import first_parent_log
 from reconciler.store.signatures import make_key
 from tests.e2e.test_cluster import check_record, state, submit, training
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(600)]
 
 JOB = JobKey("vision/low")
 
@@ -48,7 +48,7 @@ def stage() -> Iterator[Stage]:
         made.commit("Ada", branch="main")
         made.start_reconciler()
         made.start_agents()
-        made.until("agents connect", 60, lambda g: len(g.observed.nodes) == len(made.nodes))
+        made.until("agents connect", 120, lambda g: len(g.observed.nodes) == len(made.nodes))
         yield made
     assert [pid for pid in descendants(os.getpid()) if not is_zombie(pid)] == []
     check_record(made)
@@ -58,7 +58,7 @@ def stage() -> Iterator[Stage]:
 def test_cancel_now_signals_the_ranks_and_takes_them_away(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     # A step takes half a second: no checkpoint is due by itself in the seconds this takes.
     submit(stage, JOB, text=training(stage, gpus=16, priority="research", pace=0.5))
-    stage.until("low runs", 60, state(JOB, JobState.RUNNING))
+    stage.until("low runs", 120, state(JOB, JobState.RUNNING))
     log = stage.logs / JOB / "1" / "0.log"
     environment = {
         "PATH": os.environ["PATH"], "HOME": str(stage.folder), "GIT_CONFIG_NOSYSTEM": "1",
@@ -78,7 +78,7 @@ def test_cancel_now_signals_the_ranks_and_takes_them_away(stage: Stage, capsys: 
     assert verb.returncode == 0, told
 
     assert "(asked)" in log.read_text()
-    ended = stage.until("low is over", 60, state(JOB, JobState.FINISHED))
+    ended = stage.until("low is over", 120, state(JOB, JobState.FINISHED))
     gone = time.monotonic() - begun
     with capsys.disabled():
         print(f"\ncancel --now: ranks signalled after {signalled:.1f} s, job over on record after {gone:.1f} s")
