@@ -59,9 +59,15 @@ def read_wish(content: bytes) -> tuple[str, Wish]:
     found = value_of(_Envelope, loaded.documents[0].value)
     if (found.api_version, found.kind) != ("gangops/v1", "Request") or len(found.spec.reason) > LONGEST_REASON:
         raise InvalidInput(())
-    if not _is_written_shortest(found.spec.tasks):
+    name = found.metadata.get("name", "")
+    if not (_is_written_shortest(found.spec.tasks) and _names_on_one_line(name, found.spec)):
         raise InvalidInput(())
-    return found.metadata.get("name", ""), found.spec
+    return name, found.spec
+
+
+def _names_on_one_line(name: str, wish: Wish) -> bool:
+    """Names go into commit messages as they are, those of a refused request too: an escape in YAML must not end a line."""
+    return all(text.isprintable() for text in (name, wish.ask, wish.cluster, wish.job, wish.queue, *wish.nodes))
 
 
 def _is_written_shortest(tasks: str) -> bool:

@@ -8,7 +8,9 @@ branch and from what its people signed; what nodes report does not, and is left 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
+from reconciler import __version__
 from reconciler.documents.withheld import WITHHELD
 from reconciler.errors import GangOpsError
 from reconciler.model.observed import Provenance
@@ -125,6 +127,8 @@ def _not_as_judged(git: Git, now: Generation, request: Request, read: ReadDesire
     if request.standing is not Standing.REFUSED and (wrong := proof_fails(git, request, read)):
         return wrong
     again = stood(judged_again(git, request, read, now.summary.cluster_id), None, now.summary.decided_at)
+    if now.summary.package_version != __version__:
+        again = replace(again, told=request.told)  # another release may have had other words for the same refusal
     if again == request:
         return ""
     if again.standing is request.standing:
