@@ -10,12 +10,22 @@ import asyncio
 import ssl
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from aiohttp import web
 
 from reconciler.errors import UsageError
 
 _GOODBYE_SECONDS = 1.0
+_LOOK_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brief:
+    """Connections that are soon over: at most `most` at once, the newest, and none for longer than `seconds`."""
+
+    most: int
+    seconds: float
 
 
 class ServingThread:
@@ -29,8 +39,12 @@ class ServingThread:
         host: str,
         port: int,
         tls: ssl.SSLContext | None = None,
+        brief: Brief | None = None,
     ) -> None:
+        """`brief`: where strangers connect, so that what they hold open is not taken from files the loop needs."""
         self._application = application
+        self._brief = brief
+        self._sweeping: asyncio.Task[None] | None = None
         self._host, self._port, self._tls = host, port, tls
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
@@ -86,12 +100,16 @@ class ServingThread:
     async def _listen(self) -> None:
         self._runner = await _runner(self._application())
         await web.TCPSite(self._runner, self._host, self._port, ssl_context=self._tls).start()
+        if self._brief is not None:
+            self._sweeping = asyncio.create_task(_sweep(self._runner, self._brief))
         for application, host, port, tls in self._beside:
             runner = await _runner(application())
             self._runners.append(runner)
             await web.TCPSite(runner, host, port, ssl_context=tls).start()
 
     async def _close(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         for runner in self._runners:
             await runner.cleanup()
         if self._runner is not None:
@@ -111,8 +129,9 @@ class Listener(ServingThread):
         tls: ssl.SSLContext | None = None,
         awaits: str,
         setting: str,
+        brief: Brief | None = None,
     ) -> None:
-        super().__init__(application, name=name, host=host, port=port, tls=tls)
+        super().__init__(application, name=name, host=host, port=port, tls=tls, brief=brief)
         self._awaits, self._setting = awaits, setting
 
     def start(self) -> None:
@@ -137,3 +156,16 @@ async def _runner(application: web.Application) -> web.AppRunner:
     )
     await runner.setup()
     return runner
+
+
+async def _sweep(runner: web.AppRunner, brief: Brief) -> None:
+    """Close what is too old or too much, for ever. A request that never ends its headers is nobody's to time out."""
+    since: dict[web.RequestHandler, float] = {}
+    while runner.server is not None:
+        now = asyncio.get_running_loop().time()
+        since = {one: since.get(one, now) for one in runner.server.connections}
+        oldest = sorted(since, key=lambda one: since[one])
+        over = oldest[: max(0, len(oldest) - brief.most)]
+        for one in {*over, *(one for one in oldest if now - since[one] > brief.seconds)}:
+            one.force_close()
+        await asyncio.sleep(_LOOK_SECONDS)

@@ -18,7 +18,7 @@ from typing import Final
 
 from aiohttp import web
 
-from reconciler.engines.serving import Listener
+from reconciler.engines.serving import Brief, Listener
 from reconciler.errors import UsageError
 from reconciler.runtime.notices.hooks import key_in
 from reconciler.runtime.settings import BellSetting, host_port
@@ -31,6 +31,8 @@ _MOST_AT_ONCE: Final = 8
 _BODY_SECONDS: Final = 10
 _APART_SECONDS: Final = 0.25
 """Rings closer together than this are one look at the remote."""
+_CONNECTIONS: Final = Brief(most=64, seconds=30)
+"""A forge asks once on each; what strangers hold open must not use up the files of the loop."""
 _GITHUB, _GITLAB = "X-Hub-Signature-256", "X-Gitlab-Token"
 
 
@@ -122,7 +124,7 @@ class BellServer(Listener):
         key_in(setting.secret)  # a typing error is found at the start
         super().__init__(
             bell.application, name="gangops-bell", host=host, port=port, tls=_tls(setting),
-            awaits="the forge", setting="bell.listen",
+            awaits="the forge", setting="bell.listen", brief=_CONNECTIONS,
         )  # fmt: skip
 
 

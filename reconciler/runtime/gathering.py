@@ -40,6 +40,8 @@ class Gathering:
         actions = {change.action for change in changes}
         if not actions <= _ORDERS | _RECORDS:
             return Nanoseconds(0)
+        # More than is owed after a burst is left from when the interval was longer.
+        self._paid_until = min(self._paid_until, now + FREE * interval)
         free = FREE - 1 if actions & _ORDERS else FREE - 2
         return Nanoseconds(max(0, self._paid_until - free * interval - now))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import http.client
@@ -170,6 +171,22 @@ def test_deliveries_that_never_end_leave_room_to_say_so(forge: Forge) -> None:
         while 503 not in statuses and len(statuses) < 2:  # until all eight have been taken up
             statuses.add(forge.delivers())
         assert 503 in statuses
+    finally:
+        for one in held:
+            one.close()
+
+
+def test_connections_on_which_nothing_comes_are_closed_where_they_are_many(forge: Forge) -> None:
+    """Each would be an open file of the reconciler, which has a thousand, for as long as a stranger likes."""
+    held = [socket.create_connection(forge.server.address, timeout=PATIENCE) for _ in range(200)]
+    try:
+        for one in held:
+            with contextlib.suppress(OSError):  # closed already
+                one.sendall(b"POST /push HTT")
+        for one in held[:136]:
+            with contextlib.suppress(ConnectionResetError):
+                assert one.recv(1) == b"", "closed from the other side, or this waits until it times out"
+        assert forge.delivers() == 202
     finally:
         for one in held:
             one.close()

@@ -51,6 +51,17 @@ def test_a_quiet_while_makes_them_free_again_and_no_more_than_that() -> None:
     assert gathering.wait(of(Action.START), EVERY, now) == EVERY
 
 
+@pytest.mark.parametrize("shorter", [0, SECOND])
+def test_a_shorter_interval_counts_at_once(shorter: int) -> None:
+    """What was committed while the interval was an hour keeps nobody waiting for hours after it was mended."""
+    gathering, hour = Gathering(), Nanoseconds(60 * MINUTE)
+    for _ in range(FREE):
+        gathering.committed(of(Action.PLACE), hour, 0)
+    assert gathering.wait(of(Action.PLACE), hour, 0) == hour
+    assert gathering.wait(of(Action.PLACE), Nanoseconds(shorter), 0) == shorter
+    assert gathering.wait(of(Action.PLACE), Nanoseconds(shorter), shorter) == 0
+
+
 def test_the_last_free_one_is_left_to_a_start() -> None:
     gathering = Gathering()
     for _ in range(FREE - 1):
