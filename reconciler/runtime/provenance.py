@@ -35,6 +35,7 @@ from reconciler.store.history import CommitMeta, is_ancestor, parse_commit
 from reconciler.store.objects import raw_commits
 from reconciler.store.runner import Git
 from reconciler.store.signatures import allowed_signers_line, verify
+from reconciler.store.walk import unquoted
 
 _MOST_COMMITS = 5000
 """How far back is looked for a file that nothing is known of."""
@@ -221,12 +222,13 @@ def _changed_in(git: Git, range_: Sequence[str], paths: set[str]) -> dict[str, s
     found: dict[str, str] = {}
     commit = ""
     commits = {pair[0] for pair in pairs}
-    for line in told.stdout.decode("utf-8", "replace").splitlines():
-        first = line.split(" ", 1)[0]
+    for line in told.stdout.split(b"\n"):
+        path = unquoted(line).decode("utf-8", "replace")
+        first = path.split(" ", 1)[0]
         if first in commits:
             commit = first
-        elif line in paths:
-            found.setdefault(line, commit)
+        elif path in paths:
+            found.setdefault(path, commit)
     return found
 
 

@@ -7,6 +7,7 @@ files at those paths say is left to the audit.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -26,6 +27,8 @@ from reconciler.store.runner import NETWORK_SECONDS, Git, git_program
 ABSENT = "0" * 40
 _EXPECTED = frozenset({"100644", "000000"})
 _GRAPH_SECONDS = 12 * NETWORK_SECONDS
+_ESCAPED = re.compile(rb"\\([0-7]{3}|.)")
+_SHORT = {b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f": b"\f", b"r": b"\r"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +103,23 @@ def changed_paths(git: Git, links: Iterable[Link], paths: tuple[str, ...]) -> It
         if line.startswith(b":"):
             facts, _, path = line.partition(b"\t")
             _, mode, _, oid, _ = facts.decode("ascii").split(" ")
-            found[path.decode("utf-8", "backslashreplace")] = oid if mode in _EXPECTED else f"{mode} {oid}"
+            found[unquoted(path).decode("utf-8", "backslashreplace")] = oid if mode in _EXPECTED else f"{mode} {oid}"
             continue
         if found:
             yield commit, found
         commit, found = line.decode("ascii"), {}
     if found:
         yield commit, found
+
+
+def unquoted(path: bytes) -> bytes:
+    """A path as git prints it in a line, without the quotes and escapes it has where it is not plain ASCII."""
+    return _ESCAPED.sub(_byte_meant, path[1:-1]) if path.startswith(b'"') else path
+
+
+def _byte_meant(escaped: re.Match[bytes]) -> bytes:
+    said = escaped[1]
+    return bytes([int(said, 8)]) if len(said) == 3 else _SHORT.get(said, said)
 
 
 def objects_named(git: Git, names: Iterable[str]) -> list[bytes | None]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from reconciler.documents.withheld import WITHHELD
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import DAY, HOUR, MINUTE
 from reconciler.runtime.audit.verify import verify
@@ -313,3 +314,22 @@ def test_a_restored_record_that_goes_on_and_is_rotated(people: People) -> None:
     people.push("suspend-late", people.wish("suspend", job="nlp/late"))
     desk.settle()
     assert findings(lab, git(lab.remote.path, "rev-parse", f"refs/heads/{done.new}").decode().strip()) == []
+
+
+def test_files_with_names_that_git_writes_with_escapes(people: People) -> None:
+    """Notes beside the documents may have any name, and keys too: who brought each is known."""
+    lab = people.lab
+    desk, work = begun(people, "a")
+    notes = {"cluster-state/jobs/nlp/für alle.md": "Bitte lesen\n", 'cluster-state/jobs/nlp/"quoted"\t.md': "x\n"}
+    work.commit({**notes, **jobs("b", gpus=1)}, "Add b (#2)", committer=FORGE)
+    work.push()
+    desk.settle()
+    work.commit({"cluster-state/trust/schlüssel": "x\n"}, "Add keys (#3)", by="pat", committer=FORGE)
+    work.push()
+    desk.settle()
+    assert WITHHELD not in lab.generation().frozen, "pat may"
+    work.commit(dict.fromkeys(notes), "Remove the notes (#4)", committer=FORGE)
+    work.commit(jobs("c", gpus=1), "Add c (#5)", committer=FORGE)
+    work.push()
+    desk.settle()
+    assert findings(lab) == []

@@ -19,6 +19,7 @@ from reconciler.model.observed import Proof
 from reconciler.model.reasons import ReasonCode
 from reconciler.model.request import Request, Standing
 from reconciler.model.units import SECOND, Instant
+from reconciler.render.names import one_line
 from reconciler.render.story import request_line
 from reconciler.runtime.audit.index import Index
 from reconciler.runtime.audit.origins import origin_of, person
@@ -93,7 +94,7 @@ def _written(git: Git, index: Index) -> dict[int, list[tuple[str, str, str]]]:
     for position, path, oid in changes:
         if path.startswith("desired/"):
             how = "removed" if oid == ABSENT else "changed"
-            found[position].append(("PolicyChanged", "", f"{path.removeprefix('desired/')} was {how}"))
+            found[position].append(("PolicyChanged", "", f"{one_line(path.removeprefix('desired/'))} was {how}"))
         elif oid in contents:
             found[position] += _of_file(path, contents[oid])
     return found

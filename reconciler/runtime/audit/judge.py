@@ -12,6 +12,7 @@ from reconciler.model.decision import DECISION_VERSION
 from reconciler.model.units import SECOND
 from reconciler.planner.requested import as_requested
 from reconciler.planner.verify import violations
+from reconciler.render.names import one_line
 from reconciler.runtime.audit.ends import number_said
 from reconciler.runtime.audit.findings import Finding, Judged, Receipt
 from reconciler.runtime.audit.form import beginning_faults, header_faults, trigger_faults, version_faults
@@ -107,9 +108,9 @@ class GenerationJudge:
     def _objects(self) -> None:
         self._say_all(header_faults(self._frame))
         for path in self._frame.forged:
-            self._says("objects", "ForgedObject", f"{path} is not what its id says")
+            self._says("objects", "ForgedObject", f"{one_line(path)} is not what its id says")
         for path in self._frame.foreign:
-            self._says("objects", "ForeignPath", f"{path} is no file of the record")
+            self._says("objects", "ForeignPath", f"{one_line(path)} is no file of the record")
 
     def _signature(self) -> tuple[str, str]:
         meta, signers = self._frame.meta, self._bench.signers
