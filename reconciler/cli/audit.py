@@ -85,12 +85,19 @@ def verify(
     else:
         click.echo(_page(verdict))
     if first is not None:
+        look = f"git show {first.commit[:12]}; gangops replay {first.generation}"
         raise AuditFailed(
             f"the first bad generation is {first.generation} ({first.commit[:12]}): {first.told} [{first.code}]",
-            generation=first.generation, code=first.code, remedy=f"git show {first.commit[:12]}; gangops replay {first.generation}",
+            generation=first.generation, code=first.code, remedy=_REMEDIES.get(first.code, look),
         )  # fmt: skip
     if verdict.from_root and until is None:
         remember_verified(clone.git, tip)
+
+
+_REMEDIES = {
+    "NoSigners": "--signers FILE, got from the operators; for everybody: merge it as cluster-state/trust/allowed_signers",
+    "WrongPrincipal": "its line in allowed_signers has to begin with the address in [signing] identity of reconciler.toml",
+}
 
 
 def _listed(signers: Path | None) -> bytes:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reconciler.cli.show import cache_file, now, opened, print_json, this_second, width
+from reconciler.cli.times import Span
 from reconciler.errors import ExitStatus, GangOpsError, UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Wishes:
     dry_run: bool
     pr: bool
     wait: bool
-    timeout: int
+    timeout: float
     output: str
     request: str = ""
 
@@ -46,7 +47,7 @@ def proposing(command: Callable[..., int]) -> Callable[..., int]:
 
     @wraps(command)
     def called(
-        *args: Any, yes: bool, dry_run: bool, pr: bool, wait: bool, timeout: int, output: str, **kwargs: Any
+        *args: Any, yes: bool, dry_run: bool, pr: bool, wait: bool, timeout: float, output: str, **kwargs: Any
     ) -> int:
         wishes = Wishes(yes=yes, dry_run=dry_run, pr=pr, wait=wait, timeout=timeout, output=output)
         return command(*args, wishes=wishes, **kwargs)
@@ -62,7 +63,7 @@ _OPTIONS = (
     click.option("--pr", is_flag=True, help="Open a pull request with gh; without gh, print the link."),
     click.option("--wait", is_flag=True, help="Follow it until merged and, for a job that starts, until it runs; "
                  "with --pr, merge as soon as the checks pass."),
-    click.option("--timeout", type=click.IntRange(1), default=3600, help="Seconds to --wait at most.", show_default=True),
+    click.option("--timeout", type=Span(), default="1h", help="How long to --wait at most: seconds, or such as 30m (default 1h)."),
     click.option("-o", "--output", type=click.Choice(["table", "json", "name"]), default="table",
                  help="How to print; JSON is versioned, `name` is the branch alone, with --dry-run the files that would change."),
 )  # fmt: skip
@@ -87,6 +88,8 @@ def propose(repo: Path, wishes: Wishes, make: Callable[[Desk], Change], asking: 
         from reconciler.cli.requesting import ask
 
         request = ask(clone, desk, asking, wishes)
+        if wishes.output == "table":
+            click.echo()
         wishes = replace(wishes, yes=True, request=request)
     proposal = _looked_at(desk, change)
     if wishes.output == "table":
@@ -229,7 +232,7 @@ def _result(wishes: Wishes, proposal: Proposal, *, commit: str, pull: str, link:
         click.echo(f"Open    {link}")
 
 
-def _follow(clone: Clone, proposal: Proposal, commit: str, pull: Any, timeout: int, begun: float) -> None:
+def _follow(clone: Clone, proposal: Proposal, commit: str, pull: Any, timeout: float, begun: float) -> None:
     """A line for each stage, with the time of day and what it took; on stderr, where scripts read stdout."""
     from reconciler.render.names import span, when
     from reconciler.runtime.proposals.follow import follow

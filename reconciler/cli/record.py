@@ -226,7 +226,7 @@ def _print_holders(clone: Clone, at: Instant, question: Question, output: str) -
         click.echo("\n".join(as_csv(HOLDING_COLUMNS, rows)))
     else:
         click.echo(
-            f"{instant_cell(at)}: generation {index.commits['generation'][position]} ({index.ids[position][:7]}) was in force"
+            f"{when(at)}: generation {index.commits['generation'][position]} ({index.ids[position][:7]}) was in force"
         )
         click.echo(holdings_table(rows, width()) if rows else "Nobody held a GPU there.")
 

@@ -83,12 +83,14 @@ def ask(clone: Clone, desk: Desk, asking: Asking, wishes: Wishes) -> str:
 
     prepared = prepare(desk, asking, now())
     if wishes.dry_run:
+        if wishes.output == "table":
+            click.echo(f"Would ask   {_title(prepared)}")
         return ""
     check_key(clone, asking.key)
     confirm(wishes, f"{_title(prepared)}: ask for it now?")
     push_request(clone, prepared, asking.key)
     if wishes.output == "table":
-        click.echo(f"Asked   {prepared.branch}  {_title(prepared)}\n")
+        click.echo(f"Asked   {prepared.branch}  {_title(prepared)}")
     if wishes.wait:
         answered(clone, prepared.name, wishes.timeout)
     return prepared.branch
@@ -100,7 +102,7 @@ def _title(prepared: Prepared) -> str:
     return f"{prepared.title} until {when(prepared.wish.expires)}"
 
 
-def answered(clone: Clone, name: str, timeout: int) -> Request:
+def answered(clone: Clone, name: str, timeout: float) -> Request:
     """Wait until the record says something of a request. Raises: GangOpsError (RequestRefused); NotFound (TimedOut)."""
     from reconciler.render.story import request_line
     from reconciler.runtime.proposals.requesting import answer_to
@@ -139,8 +141,8 @@ def freeze(
 ) -> int:  # fmt: skip
     """Ask that nothing of QUEUE, or of the whole cluster (--all), starts for a while; what runs goes on.
 
-    There is no lasting form of it in a file: it takes --now, and ends by itself. A queue that shall start
-    nothing for good has a ceiling of 0 (`gangops quota set`).
+    There is no lasting form of it in a file: it takes --now, ends by itself, and cannot be taken back before, so
+    keep --for short. A queue that shall start nothing for good has a ceiling of 0 (`gangops quota set`).
     """
     if bool(queue) == whole:
         raise UsageError("freeze what?", code="NothingAsked", remedy="name one QUEUE, or --all")

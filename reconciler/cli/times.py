@@ -12,7 +12,7 @@ import click
 
 from reconciler.documents.quantities import parse_duration, parse_instant, print_instant
 from reconciler.errors import UsageError
-from reconciler.model.units import Instant
+from reconciler.model.units import SECOND, Instant
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _MINUTE = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(Z|[+-]\d\d:\d\d)")
@@ -38,6 +38,21 @@ def moment(text: str, now: Instant | None = None) -> Instant:
         raise UsageError(
             f"{text!r} is no time", code="BadTime", remedy='such as "2026-11-28T09:00Z", 2026-11-28, or "2h ago"'
         ) from err
+
+
+class Span(click.ParamType):  # type: ignore[type-arg]  # generic in no click we support
+    """Seconds: a number, or a duration such as 30m."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ARG002  click's
+        if isinstance(value, int | float):
+            return float(value)
+        text = str(value)
+        try:
+            return float(text) if text.isdecimal() else parse_duration(text) / SECOND
+        except ValueError as err:
+            raise UsageError(f"{text!r} is no time span", code="BadTime", remedy="such as 90, 30m or 12h") from err
 
 
 def between(since: str | None, until: str | None, now: Instant) -> tuple[Instant | None, Instant | None]:

@@ -27,7 +27,7 @@ from reconciler.render.names import one_line, when
 from reconciler.render.node import troubles
 from reconciler.render.plan.model import Tidy
 from reconciler.render.story import request_line
-from reconciler.render.table import below
+from reconciler.render.table import below, continued
 from reconciler.render.tidying import hop_line, proposed, tidying_line
 from reconciler.render.view import headline, job_table, node_table, queue_table, request_table
 from reconciler.runtime.explained import explained, node_explained, proposals, queue_explained
@@ -82,22 +82,24 @@ def _status_page(generation: Generation, desired: Desired, job: str | None, outp
     yield "\n" + job_table(desired, jobs, now(), width(), wide=output == "wide")
     if job is None and (line := tidying_line(_proposed(generation, desired))):
         yield f"\n{line}: see gangops plan"
-    for change in withheld_of(generation.frozen) if job is None else ():
-        yield f"! {change.path} is not acted on: {change.brought}; {change.remedy}"
-    for request in generation.observed.requests.values() if job is None else ():
+    for warning in _warnings(generation, desired, of_all=job is None):
+        yield from continued(f"! {warning}", width(), 2)
+
+
+def _warnings(generation: Generation, desired: Desired, *, of_all: bool) -> Iterator[str]:
+    """What a person should know beside the tables, a sentence each; `of_all`: of the whole cluster, not of one job."""
+    for change in withheld_of(generation.frozen) if of_all else ():
+        yield f"{change.path} is not acted on: {change.brought}; {change.remedy}"
+    for request in generation.observed.requests.values() if of_all else ():
         if request.in_force(now()):
-            yield f"! {one_line(request_line(request))}, until {when(request.expires)}"
-    yield from _node_warnings(generation, desired)
-
-
-def _node_warnings(generation: Generation, desired: Desired) -> Iterator[str]:
+            yield f"{one_line(request_line(request))}, until {when(request.expires)}"
     declared = {node.name: node for node in desired.inventory.nodes}
     for name, seen in sorted(generation.observed.nodes.items()):
         if wrong := troubles(declared.get(name), seen):
-            yield f"! node {name} is {'; '.join(one.told for one in wrong)}"
+            yield f"node {name} is {'; '.join(one.told for one in wrong)}"
     for drift in drift_of(desired.inventory, generation.observed):
         if drift.is_grave:
-            yield f"! node {drift.node}: {drift.sentence} ({drift.effect})"
+            yield f"node {drift.node}: {drift.sentence} ({drift.effect})"
 
 
 @click.command()

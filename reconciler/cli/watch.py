@@ -16,14 +16,14 @@ import click
 
 from reconciler.cli import completing
 from reconciler.cli.show import opened, records_of
+from reconciler.cli.times import Span
 from reconciler.documents.layout import path_of
-from reconciler.documents.quantities import parse_duration
 from reconciler.documents.tasklist import print_tasks
-from reconciler.errors import GangOpsError, NotFound, Unreachable, UsageError
+from reconciler.errors import GangOpsError, NotFound, Unreachable
 from reconciler.model.allocation import JobRecord
 from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.reasons import sentence
-from reconciler.model.units import SECOND, JobKey, document_of, index_of
+from reconciler.model.units import JobKey, document_of, index_of
 from reconciler.render.arrays import tally
 from reconciler.render.names import one_line, when
 from reconciler.runtime.clone import Clone
@@ -108,21 +108,6 @@ def watch(clone: Clone, job: str, page: Callable[[Generation], str]) -> None:
 
 
 # --- wait ---
-
-
-class Span(click.ParamType):  # type: ignore[type-arg]  # generic in no click we support
-    """Seconds: a number, or a duration such as 30m."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ARG002  click's
-        if isinstance(value, int | float):
-            return float(value)
-        text = str(value)
-        try:
-            return float(text) if text.isdecimal() else parse_duration(text) / SECOND
-        except ValueError as err:
-            raise UsageError(f"{text!r} is no time span", code="BadTime", remedy="such as 90, 30m or 12h") from err
 
 
 @click.command()

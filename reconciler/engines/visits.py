@@ -140,7 +140,7 @@ class Visiting:
             return _refusal(400, "BadRequest", "say which job")
         if not node:
             self.counted["UnknownJob"] += 1
-            return _refusal(404, "UnknownJob", f"{job} is on no node, and none is known where it last was")
+            return _refusal(404, "UnknownJob", f"{job} is on no node, and none is known where it last was", _OF_ARRAY)
         made = self.house.admission.challenge(self._clock.now())
         return web.json_response({"challenge": made, "node": node, "cluster": self.house.cluster})
 
@@ -264,6 +264,9 @@ async def _carry(source: web.WebSocketResponse, target: web.WebSocketResponse) -
 def _shown(visit: Visit) -> str:
     """What was asked, cut for a log: it was not let in, so it may be anything."""
     return visit.request[:200].decode("utf-8", "replace")
+
+
+_OF_ARRAY = "gangops describe JOB; of an array name one task: QUEUE/NAME.3"
 
 
 def _refusal(status: int, code: str, message: str, remedy: str = "") -> web.Response:

@@ -15,7 +15,7 @@ from reconciler.model.job import Job
 from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.reasons import sentence
 from reconciler.model.units import Instant, JobKey, document_of, index_of
-from reconciler.render.names import one_line, places, span
+from reconciler.render.names import age, one_line, places
 from reconciler.render.table import table
 
 STATES = (
@@ -98,7 +98,7 @@ def _row(group: Sequence[JobRecord], desired: Desired, now: Instant) -> list[str
         str(first.outcome or first.state),
         str(first.attempt or "-"),
         places(placement, desired.inventory) if placement is not None else "-",
-        span(now - max(record.since for record in group)),
+        age(now - max(record.since for record in group)),
         one_line(parameters) or "-",
         "-"
         if first.state is JobState.RUNNING or first.outcome is Outcome.SUCCEEDED

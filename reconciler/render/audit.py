@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from reconciler.render.names import one_line
 from reconciler.render.table import continued
@@ -42,14 +43,21 @@ def verdict_page(
         f"{line.check:<{width}}  {line.told:<{room}}  {'ok' if not line.wrong else f'{line.wrong} WRONG'}"
         for line in lines
     ]
-    told += (
-        f"  #{fault.generation} {fault.commit[:7]}  {fault.code}: {one_line(fault.told)}" for fault in faults[:_MOST]
-    )
-    if len(faults) > _MOST:
-        counts = Counter(fault.code for fault in faults[_MOST:])
+    runs = [list(run) for _, run in groupby(faults, key=lambda fault: (fault.check, fault.code, fault.told))]
+    told += (line for run in runs[:_MOST] for line in continued(_run_line(run), columns))
+    if left := [fault for run in runs[_MOST:] for fault in run]:
+        counts = Counter(fault.code for fault in left)
         told.append(
-            f"  and {len(faults) - _MOST} more: "
-            + ", ".join(f"{count} {code}" for code, count in sorted(counts.items()))
+            f"  and {len(left)} more: " + ", ".join(f"{count} {code}" for code, count in sorted(counts.items()))
         )
     noted = [line for notice in notices for line in continued(f"note: {notice}", columns, hang=6)]
     return "\n".join([*told, *noted, end])
+
+
+def _run_line(run: Sequence[Fault]) -> str:
+    """The same thing said of one generation, or of several in a row."""
+    first, last = run[0], run[-1]
+    which = f"#{first.generation} {first.commit[:7]}"
+    if last is not first:
+        which += f" to #{last.generation} {last.commit[:7]}"
+    return f"  {which}  {first.code}: {one_line(first.told)}"

@@ -22,7 +22,7 @@ from reconciler.model.units import GpuType, Instant, JobKey, Nanoseconds
 from reconciler.planner.capacity import Outage
 from reconciler.planner.counterfactual import Change, Counterfactual
 from reconciler.planner.forecast import Forecast
-from reconciler.render.names import one_line, span, when
+from reconciler.render.names import age, one_line, span, when
 from reconciler.render.node import condition, troubles
 from reconciler.render.table import below, continued
 
@@ -40,7 +40,7 @@ def explanation_page(
 ) -> str:
     """What it asks for, every blocker in order, the binding one marked, what would start it, and how to ask again."""
     lines = [
-        f"{record.job} is {record.outcome or record.state} since {when(record.since)} ({span(now - record.since)}).",
+        f"{record.job} is {record.outcome or record.state} since {when(record.since)} ({age(now - record.since)}).",
         *([f"It asks for {_asked(job)}."] if job else []),
     ]
     if not blockers or blockers[0].code is not record.reason.code:

@@ -46,7 +46,7 @@ _ROOMY = 150
 def history_header(width: int | None) -> str:
     """The heading of `history_line`s."""
     start = f"{'#':<7} {'WHEN':<20}  {'COMMIT':<8} {'ACTION':<8} {'GPUS':>5}  "
-    return f"{start}JOB" if _is_narrow(width) else f"{start}{'JOB':<28} {'BY':<14} WHY"
+    return f"{start}JOB" if _is_narrow(width) else f"{start}{'JOB':<28} {'BY':<18}  WHY"
 
 
 def history_line(row: Row, width: int | None) -> str:
@@ -60,7 +60,7 @@ def history_line(row: Row, width: int | None) -> str:
         f"{row['gpus'] or '-':>5}  "
     )
     if not _is_narrow(width):
-        return f"{start}{row['job']:<28} {by:<14} {_why(row)}".rstrip()
+        return f"{start}{row['job']:<28} {by:<18}  {_why(row)}".rstrip()
     why = f"{by}: {_why(row)}" if by != "-" else _why(row)
     return "\n".join([*fitted(start, str(row["job"]), width), *below(why, width)])
 

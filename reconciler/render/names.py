@@ -75,6 +75,11 @@ def span(nanoseconds: int) -> str:
     return "".join(parts)
 
 
+def age(nanoseconds: int) -> str:
+    """How long something has been so: a span in whole seconds, `0s` below one."""
+    return span(nanoseconds // 1_000_000_000 * 1_000_000_000) if nanoseconds >= 1_000_000_000 else "0s"
+
+
 def _small(nanoseconds: int) -> str:
     for name, size in (("ms", 1_000_000), ("us", 1_000)):
         if nanoseconds >= size:

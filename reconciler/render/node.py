@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
+
 from reconciler.model.allocation import JobRecord
 from reconciler.model.inventory import Node
 from reconciler.model.observed import NodeCondition, NodeObservation
 from reconciler.model.units import Instant
-from reconciler.render.names import one_line, span, when
+from reconciler.render.names import age, one_line, when
 from reconciler.render.table import table
 from reconciler.topology.drift import Drift
 
@@ -77,7 +79,7 @@ def node_facts(node: Node, seen: NodeObservation | None, now: Instant) -> list[t
     if seen is None:
         rows.append(("seen", "never: it has no capacity before its agent has reported"))
     else:
-        since = f"{when(seen.condition_since)}  ({span(now - seen.condition_since)})"
+        since = f"{when(seen.condition_since)}  ({age(now - seen.condition_since)})"
         rows += [("condition", f"{seen.condition} since {since}"), ("address", seen.address), ("boot", seen.boot_id)]
         told = (
             ("unhealthy", seen.unhealthy),
@@ -92,8 +94,19 @@ def node_facts(node: Node, seen: NodeObservation | None, now: Instant) -> list[t
 def gpu_table(
     node: Node, seen: NodeObservation | None, records: Sequence[JobRecord], width: int | None
 ) -> str:  # fmt: skip
-    """A line a declared GPU: who has it and as which rank, and what is odd about it."""
-    return table(GPU_HEADER, gpu_rows(node, seen, records), width=width, right="GPU NUMA RAIL RANK")
+    """A line a declared GPU: who has it and as which rank, and what is odd about it.
+
+    Where whole UUIDs do not fit they are short, `GPU-1a2b3c4d`: CUDA and nvidia-smi know a GPU by that too.
+    """
+    rows, numbers = gpu_rows(node, seen, records), "GPU NUMA RAIL RANK"
+    whole = table(GPU_HEADER, rows, right=numbers)
+    if width is None or max(map(cell_len, whole.splitlines())) <= width:
+        return whole
+    short = [[index, uuid[:_SHORT_UUID], *rest] for index, uuid, *rest in rows]
+    return table(GPU_HEADER, short, width=width, right=numbers)
+
+
+_SHORT_UUID = len("GPU-1a2b3c4d")
 
 
 GPU_HEADER = ("GPU", "UUID", "NUMA", "NIC", "RAIL", "HELD BY", "RANK", "NOTE")
@@ -149,7 +162,7 @@ def nic_table(seen: NodeObservation, width: int | None) -> str:
 def receipt_table(seen: NodeObservation, now: Instant, width: int | None) -> str:
     """A line for each attempt the node last spoke of."""
     rows = [
-        [one.job, str(one.attempt), str(one.state), span(now - one.at), "-" if one.exit_code is None else str(one.exit_code),
+        [one.job, str(one.attempt), str(one.state), age(now - one.at), "-" if one.exit_code is None else str(one.exit_code),
          one_line(one.reason) or "-"]
         for one in seen.attempts
     ]  # fmt: skip

@@ -16,7 +16,7 @@ from reconciler.model.reasons import sentence
 from reconciler.model.request import Request
 from reconciler.model.units import Instant, JobKey, NodeName, QueueName
 from reconciler.render.arrays import STATES, by_array, leading, tally
-from reconciler.render.names import gpu_hours, one_line, places, share, span, when
+from reconciler.render.names import age, gpu_hours, one_line, places, share, span, when
 from reconciler.render.node import condition
 from reconciler.render.story import use
 from reconciler.render.table import continued, table
@@ -25,7 +25,7 @@ from reconciler.render.table import continued, table
 def headline(summary: Summary, metrics: Metrics, now: Instant) -> str:
     """Two lines: which cluster and decision, how old; then what its GPUs do."""
     lines = [
-        f"{summary.cluster_id}   generation {summary.generation}, decided {span(now - summary.decided_at)} ago",
+        f"{summary.cluster_id}   generation {summary.generation}, decided {age(now - summary.decided_at)} ago",
         f"{use(metrics)}   Phi {share(metrics.phi_ppm, 1_000_000)}",
     ]
     return "\n".join(lines)
@@ -128,7 +128,7 @@ def _array_row(
         str(sum(record.gpus_held for record in records) or "-"),
         str(job.priority_class) if job else "-",
         "-",
-        span(now - max(record.since for record in records)),
+        age(now - max(record.since for record in records)),
         f"{tally(records)}{why}",
     ]
     if wide:
@@ -146,7 +146,7 @@ def _job_row(record: JobRecord, job: Job | None, desired: Desired, now: Instant,
         str(gpus or "-"),
         str(job.priority_class) if job else "-",
         places(placement, desired.inventory) if placement else "-",
-        span(now - record.since),
+        age(now - record.since),
         "-"
         if record.state is JobState.RUNNING or record.outcome is Outcome.SUCCEEDED
         else one_line(sentence(record.reason)),
@@ -223,8 +223,8 @@ def job_facts(
         ("job", record.job),
         ("state", f"{record.outcome or record.state}{phase}"),
         ("why", one_line(sentence(record.reason))),
-        ("since", f"{when(record.since)}  ({span(now - record.since)})"),
-        ("submitted", f"{when(record.submitted)}  ({span(now - record.submitted)})"),
+        ("since", f"{when(record.since)}  ({age(now - record.since)})"),
+        ("submitted", f"{when(record.submitted)}  ({age(now - record.submitted)})"),
         ("attempt", str(record.attempt or "none yet")),
         *_where_rows(record, desired),
         *_ask_rows(record, job, now),
@@ -284,7 +284,7 @@ def _cost_rows(record: JobRecord) -> list[tuple[str, str]]:
 
 def _checkpoint_rows(job: Job | None, progress: JobObservation | None, now: Instant) -> list[tuple[str, str]]:
     if progress is not None and progress.checkpoint is not None:
-        ago = span(now - progress.checkpoint)
+        ago = age(now - progress.checkpoint)
         return [("checkpoint", f"{when(progress.checkpoint)}  ({ago}), by attempt {progress.attempt}")]
     return [("checkpoint", "none yet")] if job is not None and job.checkpoint is not None else []
 

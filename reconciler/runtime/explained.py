@@ -26,6 +26,7 @@ from reconciler.planner.forecast import Forecast, forecast
 from reconciler.planner.ground import ground_of
 from reconciler.planner.line import line_of
 from reconciler.planner.usage import brought_to
+from reconciler.render.names import when
 from reconciler.render.node import Trouble, troubles
 
 
@@ -114,7 +115,7 @@ def node_explained(
             bookings.append((record.job, "promised"))
     for booking in _swept(draft, allocated, now).bookings.made:
         if index in booking.masks:
-            how = "held for it" if booking.is_hold else f"reserved from {print_instant(booking.until)}"
+            how = "held for it" if booking.is_hold else f"reserved from {when(booking.until)}"
             bookings.append((booking.owner, how))
     seen = observed.nodes.get(node.name)
     return NodeExplained(

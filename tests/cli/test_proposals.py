@@ -165,7 +165,7 @@ def test_json_and_name_are_for_scripts(ada: Person) -> None:
     [
         (("resume", "sft"), "nlp/sft is not suspended"),
         (("prioritize", "sft", "--nice", "0"), "nlp/sft has that priority already"),
-        (("uncordon", "gpu-001"), "gpu-001 is not cordoned"),
+        (("uncordon", "gpu-001"), "gpu-001 is not cordoned in any file"),
         (("tidy",), "no file is of a job that ended more than 14d ago"),
     ],
 )

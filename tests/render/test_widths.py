@@ -6,10 +6,12 @@ import re
 
 import pytest
 
+from reconciler.cli.times import Span
 from reconciler.model.counting import counted
 from reconciler.model.units import HOUR, Instant
+from reconciler.render.audit import AuditLine, Fault, verdict_page
 from reconciler.render.history import Row, history_header, history_line
-from reconciler.render.names import gpu_hours
+from reconciler.render.names import age, gpu_hours
 from reconciler.render.table import table
 from reconciler.render.usage import UsageRow, UsageTotal, usage_table
 
@@ -82,7 +84,7 @@ def test_a_change_fits_a_terminal_with_all_it_says(job: str) -> None:
 def test_off_a_terminal_a_change_is_one_line() -> None:
     assert "\n" not in history_line(a_change(), None)
     assert history_line(a_change(), None).endswith(
-        "PR #88         gives way to vision/big; 64 GPU-seconds since the last checkpoint"
+        "PR #88              gives way to vision/big; 64 GPU-seconds since the last checkpoint"
     )
 
 
@@ -109,3 +111,33 @@ def test_numbers_of_things(told: str, number: int, words: tuple[str, ...]) -> No
 
 def test_little_lost_work_is_told_in_seconds() -> None:
     assert [gpu_hours(n) for n in (0, 1, 359, 360)] == ["0.0 GPU-h", "1 GPU-s", "359 GPU-s", "0.1 GPU-h"]
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "told"), [(0, "0s"), (584_800_000, "0s"), (6_999_999_999, "6s"), (78 * 10**9, "1m18s")]
+)
+def test_an_age_has_no_fractions(nanoseconds: int, told: str) -> None:
+    assert age(nanoseconds) == told
+
+
+def test_what_is_wrong_with_generations_in_a_row_is_told_once() -> None:
+    wrong = (
+        [("NoSigners", "none were given")] * 14
+        + [("WrongPrincipal", "of another")]
+        + [("NoSigners", "none were given")]
+    )
+    faults = [
+        Fault(generation=n, commit=f"{n:07}", check="signatures", code=code, told=told)
+        for n, (code, told) in enumerate(wrong, 1)
+    ]
+    page = verdict_page([AuditLine(check="signatures", told="0 of 17", wrong=16)], faults, [], "NOT verified", 80)
+    assert page.split("\n")[1:-1] == [
+        "  #1 0000001 to #14 0000014  NoSigners: none were given",
+        "  #15 0000015  WrongPrincipal: of another",
+        "  #16 0000016  NoSigners: none were given",
+    ]
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("5", 5.0), ("5s", 5.0), ("30m", 1800.0)])
+def test_a_timeout_is_seconds_or_a_span(text: str, seconds: float) -> None:
+    assert Span().convert(text, None, None) == seconds

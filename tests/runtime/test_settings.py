@@ -180,5 +180,6 @@ def test_the_readme_s_agent_conf_can_be_read(tmp_path: Path) -> None:
     assert (found.node, found.servers, found.simulation is not None) == (
         "gpu-01", ("https://gangops.example.org:7443",), True,
     )  # fmt: skip
-    assert (found.trust.principal, found.logs_dir) == ("gangops", Path("/fs/logs/gangops"))
+    assert (found.trust.principal, found.logs_dir) == ("reconciler@h100-east", Path("/fs/logs/gangops"))
     assert f'echo "{found.trust.principal} namespaces=' in readme
+    assert f'identity = "gangops <{found.trust.principal}>"' in readme  # else `audit verify` finds WrongPrincipal

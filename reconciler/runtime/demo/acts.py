@@ -225,4 +225,4 @@ def _log(stage: Stage, key: JobKey, attempt: int) -> str:
 
 def _show(say: Say, command: str, text: str) -> None:
     say(f"\n   $ {command}")
-    say("\n".join(f"   {line}".rstrip() for line in text.splitlines()) + "\n")
+    say("\n".join(f"   {line}".rstrip() for line in text.strip("\n").splitlines()))

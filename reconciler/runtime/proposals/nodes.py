@@ -82,7 +82,7 @@ def uncordon(desk: Desk, lists: tuple[str, ...], now: Instant) -> Change:
             remarks.append(f"{_shown(inside)} {_is(inside)} still in {window.item.kind} {window.item.name}, "
                            f"{when(Instant(window.spec.from_))} to {when(Instant(window.spec.to))}.")  # fmt: skip
     if not files:
-        why = f"{_shown(nodes)} {_is(nodes)} not cordoned" + "".join(f"\n{remark}" for remark in remarks)
+        why = f"{_shown(nodes)} {_is(nodes)} not cordoned in any file" + "".join(f"\n{remark}" for remark in remarks)
         return unchanged("uncordon", _named(nodes), why)
     return Change(
         verb="uncordon", name=_named(nodes), title=f"Uncordon {_shown(nodes)}", files=files, remarks=tuple(remarks)
