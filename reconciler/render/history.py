@@ -76,21 +76,23 @@ def _why(row: Row) -> str:
 
 
 def holdings_table(rows: Sequence[Row], width: int | None) -> str:
-    """Who held what: a line a node and job, and the decision that gave it."""
-    cells = [
-        [
-            str(row["node"]), str(row["gpus"]), str(row["job"]), str(row["attempt"]), str(row["state"]),
-            f"#{row['generation']} {str(row['commit'])[:7]}", when(Instant(int(row["_at"]))),
-            by_whom(str(row["person"]), str(row["pullRequest"])), one_line(str(row["why"])),
-        ]
-        for row in rows
-    ]  # fmt: skip
-    return table(
-        ["NODE", "GPUS", "JOB", "ATTEMPT", "STATE", "GIVEN BY", "SINCE", "FOR", "WHY"],
-        cells,
-        width=width,
-        right="ATTEMPT",
-    )
+    """Who held what: a line a node and job, and the decision that gave it.
+
+    On a narrow terminal its commit, for whom and why stand below it.
+    """
+    header = ["NODE", "GPUS", "JOB", "ATTEMPT", "STATE", "GIVEN BY", "SINCE"]
+    more = ["WHY"] if _is_narrow(width) else ["FOR", "WHY"]
+    cells = []
+    for row in rows:
+        given, commit = f"#{row['generation']}", str(row["commit"])[:7]
+        by, why = by_whom(str(row["person"]), str(row["pullRequest"])), one_line(str(row["why"]))
+        start = [str(row["node"]), str(row["gpus"]), str(row["job"]), str(row["attempt"]), str(row["state"])]
+        since = when(Instant(int(row["_at"])))
+        if _is_narrow(width):
+            cells.append([*start, given, since, f"{commit}  {by}: {why}" if by != "-" else f"{commit}  {why}"])
+        else:
+            cells.append([*start, f"{given} {commit}", since, by, why])
+    return table([*header, *more], cells, width=width, right="ATTEMPT")
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:

@@ -43,7 +43,7 @@ def test_what_a_whole_is_made_of_is_broken_between_its_parts() -> None:
     whole = [line for line in lines if "%" in line]
     assert max(map(len, whole)) <= 80
     assert all(line.count("(") == line.count(")") for line in whole)
-    assert " ".join(" ".join(whole).split()).endswith("idle 20.000 (40.0 %) + unavailable 5.000 (10.0 %)")
+    assert " ".join(" ".join(whole).split()).endswith("idle 20.000 40.0 % unavailable 5.000 10.0 %")
 
 
 @pytest.mark.parametrize("begins", ["=", "+", "-", "@", "\t", "\r", "\n"])

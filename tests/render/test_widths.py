@@ -10,7 +10,7 @@ from reconciler.cli.times import Span
 from reconciler.model.counting import counted
 from reconciler.model.units import HOUR, Instant
 from reconciler.render.audit import AuditLine, Fault, verdict_page
-from reconciler.render.history import Row, history_header, history_line
+from reconciler.render.history import Row, history_header, history_line, holdings_table
 from reconciler.render.names import age, gpu_hours
 from reconciler.render.table import table
 from reconciler.render.usage import UsageRow, UsageTotal, usage_table
@@ -141,3 +141,17 @@ def test_what_is_wrong_with_generations_in_a_row_is_told_once() -> None:
 @pytest.mark.parametrize(("text", "seconds"), [("5", 5.0), ("5s", 5.0), ("30m", 1800.0)])
 def test_a_timeout_is_seconds_or_a_span(text: str, seconds: float) -> None:
     assert Span().convert(text, None, None) == seconds
+
+
+def test_who_held_what_fits_a_terminal_with_all_it_says() -> None:
+    row: Row = {
+        "node": "gpu-005", "gpus": "0-7", "job": "nlp/llama-sft", "attempt": 3, "state": "Running", "generation": 24,
+        "commit": "2453fe1" + "0" * 33, "_at": 0, "person": "ada@example.org", "pullRequest": "", "why": "16 GPUs in one rack",
+    }  # fmt: skip
+    narrow = holdings_table([row], 80)
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert narrow.splitlines()[1].endswith("#24       1970-01-01 00:00:00Z")
+    assert narrow.splitlines()[2] == "    2453fe1  ada@example.org: 16 GPUs in one rack"
+    assert holdings_table([row], None).endswith(
+        "#24 2453fe1  1970-01-01 00:00:00Z  ada@example.org  16 GPUs in one rack"
+    )
