@@ -30,7 +30,8 @@ _ARMOUR = re.compile(r"-----BEGIN SSH SIGNATURE-----\n(?:[A-Za-z0-9+/=]+\n)+----
 class VisitRefused(GangOpsError):
     """Somebody may not look into a job, or not like this.
 
-    Codes: NotHeld (not signed by who holds the job), OldChallenge, BadRequest, NotHere, NotRunning, NoTerminal, TooMany.
+    Codes: NotHeld (not signed by who holds the job), OldChallenge, JustStarted (the agent, after the challenge was made),
+    BadRequest, NotHere, NotRunning, NoTerminal, TooMany.
     """
 
     code = "VisitRefused"

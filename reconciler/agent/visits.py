@@ -83,7 +83,7 @@ class Visits:
         if (asked.node, asked.cluster) != (self._keeper.conf.node, self._cluster):
             raise VisitRefused("the request is for another node", code="BadRequest")
         if int(asked.challenge.partition(".")[0]) < self._began:
-            raise VisitRefused("this agent has just been started: ask again", code="OldChallenge")
+            raise VisitRefused("this agent has just been started: ask again", code="JustStarted")
         resident = self._keeper.resident(asked.job)
         if resident is None:
             raise VisitRefused(f"{asked.job} was never on {asked.node}", code="NotHere")

@@ -13,7 +13,7 @@ from aiohttp import ClientWebSocketResponse, WSMsgType
 from reconciler.agent.loglines import Printed
 from reconciler.errors import EngineUnavailable
 from reconciler.runtime.logs import logs_missing
-from reconciler.runtime.visiting import Door, refusal_of, visit
+from reconciler.runtime.visiting import Door, NotAdmitted, refusal_of, visit
 
 _LOOK_SECONDS = 1.0
 _QUIET_LOOKS = 2
@@ -87,9 +87,11 @@ async def _lines(door: Door, wanted: Wanted) -> AsyncGenerator[Printed]:
                     if seen.is_new(printed):
                         yield printed
                 return
-        except EngineUnavailable:
+        except (EngineUnavailable, NotAdmitted) as err:
             failures += 1
-            if not wanted.following or failures > _MOST_FAILURES or not seen.lines:
+            has_restarted = err.code == "JustStarted"  # the agent, since the server spoke of it
+            is_broken = isinstance(err, EngineUnavailable) and wanted.following and bool(seen.lines)
+            if failures > _MOST_FAILURES or not (has_restarted or is_broken):
                 raise
             await asyncio.sleep(_AGAIN_SECONDS)
 

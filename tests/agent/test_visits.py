@@ -7,18 +7,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from reconciler.agent.admission import Challenges, VisitRefused, new_challenge, read_request, signer_among
 from reconciler.agent.loglines import Printed
 from reconciler.errors import NotFound
+from reconciler.runtime import remote_logs
 from reconciler.runtime.admitting import Doorkeeper
 from reconciler.runtime.remote_logs import Wanted, remote_lines
-from reconciler.runtime.visiting import NotAdmitted, sign
+from reconciler.runtime.visiting import NotAdmitted, sign, visit
 from reconciler.wire import AttemptOrder, VisitRequest, encode
 
 from .conftest import ROOT, Agents, StateRepo, make_key, running
@@ -224,6 +227,29 @@ def test_following_shows_what_comes_and_goes_on_when_the_agent_is_restarted(
     assert (found.attempt, found.text) == (2, "resumed")
     over.set()
     assert list(itertools.islice(lines, 1)) == []
+
+
+def test_an_agent_that_has_just_been_started_is_asked_again(
+    lab: HouseLab, agents: Agents, order: AttemptOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents.start()
+    lab.run(printing(order))
+    tries: list[str] = []
+
+    @asynccontextmanager
+    async def hasty(*args: Any, **fields: Any) -> AsyncIterator[object]:
+        tries.append(fields["job"])
+        if len(tries) == 1:
+            raise NotAdmitted("this agent has just been started: ask again", code="JustStarted")
+        async with visit(*args, **fields) as line:
+            yield line
+
+    monkeypatch.setattr(remote_logs, "visit", hasty)
+    monkeypatch.setattr(remote_logs, "_AGAIN_SECONDS", 0)
+    until(
+        lambda: set(texts(remote_lines(lab.door(), Wanted(job=JOB)))) == {"rank 0 is here", "rank 1 is here"}, "lines"
+    )
+    assert len(tries) > 1
 
 
 def test_a_job_that_nobody_knows(lab: HouseLab, agents: Agents) -> None:
