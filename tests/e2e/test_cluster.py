@@ -97,7 +97,8 @@ def state(key: JobKey, *wanted: JobState) -> Callable[[Generation], bool]:
 
 
 def test_a_victim_checkpoints_is_seen_gone_and_resumes_where_it_was(stage: Stage) -> None:
-    submit(stage, LOW, text=training(stage, gpus=32, priority="interactive"))
+    # Steps so long that no save is due by itself meanwhile: one just before the asking would do for the agent.
+    submit(stage, LOW, text=training(stage, gpus=32, priority="interactive", pace=4))
     stage.until("low runs", 120, state(LOW, JobState.RUNNING))
     submit(stage, HIGH, text=training(stage, gpus=16, priority="production", steps=20))
 
