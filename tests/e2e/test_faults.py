@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -86,23 +85,8 @@ class Wired(Stage):
         conf.write_text(text.replace(f"address = {self.network}.1\n", f"address = {self.cable.its_address}\n"))
 
     def start_agent(self, node: str) -> None:
-        if node != self.nodes[0]:
-            super().start_agent(node)
-            return
-        home = self.folder / "nodes" / node
-        command = [
-            sys.executable,
-            "-I",
-            "-S",
-            str(self.folder / "agent.pyz"),
-            "run",
-            "--conf",
-            str(home / "agent.conf"),
-        ]
-        with (home / "agent.log").open("ab") as log:
-            self._agents[node] = subprocess.Popen(
-                ["ip", "netns", "exec", self.cable.name, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+        within = ("ip", "netns", "exec", self.cable.name) if node == self.nodes[0] else ()
+        self._start_agent(node, *within)
 
 
 def begun(stage: Stage) -> None:

@@ -174,16 +174,13 @@ class Stage:
             self.start_agent(node)
 
     def start_agent(self, node: str) -> None:
+        self._start_agent(node)
+
+    def _start_agent(self, node: str, *within: str) -> None:
+        """`within`: a command that runs the agent somewhere else, such as in a network namespace."""
         home = self.folder / "nodes" / node
-        command = [
-            sys.executable,
-            "-I",
-            "-S",
-            str(self.folder / "agent.pyz"),
-            "run",
-            "--conf",
-            str(home / "agent.conf"),
-        ]
+        agent = str(self.folder / "agent.pyz")
+        command = [*within, sys.executable, "-I", "-S", agent, "run", "--conf", str(home / "agent.conf")]
         with (home / "agent.log").open("ab") as log:
             self._agents[node] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
