@@ -9,8 +9,8 @@ import pytest
 
 from reconciler.store.signatures import make_key
 from reconciler.store.statecommit import Writer
-from tests.runtime.lab import Lab
-from tests.store.world import new_repository
+from tests.runtime.lab import Lab, job_file, job_text, jobs
+from tests.store.world import git, new_repository
 
 
 @pytest.fixture(autouse=True)
@@ -34,3 +34,17 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Writer:
 def lab(tmp_path: Path, writer: Writer) -> Lab:
     """A repository without a commit."""
     return Lab(folder=tmp_path, remote=new_repository(tmp_path / "remote.git"), writer=writer)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory, writer: Writer) -> Path:
+    """A clone of a record in which one job runs and one waits."""
+    folder = tmp_path_factory.mktemp("record")
+    lab = Lab(folder=folder, remote=new_repository(folder / "remote.git"), writer=writer)
+    lab.begin(**jobs("sft", gpus=16))
+    desk = lab.desk()
+    desk.settle()
+    lab.desire({job_file("wide"): job_text("wide", 32)})
+    desk.settle()
+    git(folder, "clone", "-q", str(lab.remote.path), "clone")
+    return folder / "clone"

@@ -13,9 +13,7 @@ from click.testing import CliRunner, Result
 
 from reconciler.cli.root import root
 from reconciler.errors import ExitStatus, GangOpsError, InvalidInput
-from reconciler.store.statecommit import Writer
-from tests.runtime.lab import Lab, job_file, job_text, jobs
-from tests.store.world import git, new_repository
+from tests.store.world import git
 
 
 def _verbs(command: click.Command, path: tuple[str, ...], context: click.Context) -> Iterator[tuple[str, ...]]:
@@ -110,20 +108,6 @@ def test_a_bare_repository_gets_no_files_of_a_new_cluster(tmp_path: Path) -> Non
     assert (done.exception.code, done.exception.exit_status) == ("NoWorkTree", ExitStatus.USAGE)
     assert done.exception.remedy.startswith(f"git clone {Path.cwd()} ")
     assert not Path("cluster-state").exists()
-
-
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory, writer: Writer) -> Path:
-    """A clone of a cluster in which one job runs and one waits."""
-    folder = tmp_path_factory.mktemp("told")
-    lab = Lab(folder=folder, remote=new_repository(folder / "remote.git"), writer=writer)
-    lab.begin(**jobs("sft", gpus=16))
-    desk = lab.desk()
-    desk.settle()
-    lab.desire({job_file("wide"): job_text("wide", 32)})
-    desk.settle()
-    git(folder, "clone", "-q", str(lab.remote.path), "clone")
-    return folder / "clone"
 
 
 ASKED: dict[str, tuple[str, ExitStatus, str]] = {

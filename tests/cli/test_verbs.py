@@ -14,25 +14,9 @@ from ruamel.yaml import YAML
 
 from reconciler.cli.root import root
 from reconciler.errors import AuditFailed, ExitStatus, NotFound
-from reconciler.store.statecommit import Writer
-from tests.runtime.lab import Lab, job_file, job_text, jobs
-from tests.store.world import STATE, git, new_repository
+from tests.store.world import STATE, git
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory, writer: Writer) -> Path:
-    """A clone of a record in which one job runs and one waits."""
-    folder = tmp_path_factory.mktemp("verbs")
-    lab = Lab(folder=folder, remote=new_repository(folder / "remote.git"), writer=writer)
-    lab.begin(**jobs("sft", gpus=16))
-    desk = lab.desk()
-    desk.settle()
-    lab.desire({job_file("wide"): job_text("wide", 32)})
-    desk.settle()
-    git(folder, "clone", "-q", str(lab.remote.path), "clone")
-    return folder / "clone"
 
 
 def gangops(clone: Path, *arguments: str) -> Result:
