@@ -306,8 +306,13 @@ def test_a_shell_is_inside_a_container_whatever_started_it(
     person.types("stty size; trap '' HUP TERM; echo beg''un; sleep 600\r")
     person.sees("30 100")
     person.sees("begun")
-    inside = [pid for pid in proc.descendants_of(shim) if proc.name_of(pid) == "sleep" and b"600" in _words(pid)]
-    assert inside
+    inside: list[int] = []
+
+    def asleep() -> bool:
+        inside[:] = [pid for pid in proc.descendants_of(shim) if proc.name_of(pid) == "sleep" and b"600" in _words(pid)]
+        return bool(inside)
+
+    until(asleep, "the program of the shell runs among the job's")
     # The job is asked to save wherever its runtime has left it, and its end is the end of what ignores a hang-up.
     lab.order(replace(order, phase="checkpoint"))
     until((tmp_path / "ckpt" / "latest").exists, "it saved")

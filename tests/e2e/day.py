@@ -259,6 +259,11 @@ class Day:
     def log(self, job: str, attempt: int) -> str:
         return (self.stage.logs / job / str(attempt) / "0.log").read_text()
 
+    def told_so_far(self) -> str:
+        """What the record says by now, for whoever reads why an act failed."""
+        said = self.people["kim"].tries("history", "-n", "0")
+        return said.stdout + said.stderr
+
     def generations(self) -> list[Generation]:
         """The whole record, oldest first; read once, when nothing is added any more."""
         if self._generations:

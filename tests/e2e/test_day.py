@@ -148,7 +148,11 @@ def test_a_working_day(day: Day, capsys: pytest.CaptureFixture[str]) -> None:
     """Thirty jobs, a sweep, two notebooks: submitted, looked into, cancelled, run again, moved, and accounted for."""
     for act in ACTS:
         began = time.monotonic()
-        act(day)
+        try:
+            act(day)
+        except AssertionError as err:
+            err.add_note(day.told_so_far())
+            raise
         with capsys.disabled():
             print(f"\n{time.monotonic() - began:5.1f} s  {act.__name__.replace('_', ' ')}", end="")
 
