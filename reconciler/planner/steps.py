@@ -159,14 +159,17 @@ def _starting(scene: _Scene) -> JobRecord:
 
 
 def _broken_start(scene: _Scene, sights: list[Sight]) -> JobRecord | None:
-    """A node that refuses, fails or has lost the attempt ends the start for all."""
+    """A node that refuses, fails or has lost the attempt ends the start for all.
+
+    One that says Stopping does so because a rank of it ended: what that means, it says when nothing of it is left.
+    """
     fallen = next((sight for sight in sights if sight.fell), None)
     if fallen is not None and fallen.report is not None:  # its peers may have failed because of it
         return _start_failed(scene, fallen.node, fallen.report.reason)
     for sight in sights:
         if sight.failed:
             return _rank_failed(scene, sight)
-        if sight.is_in(AttemptState.REFUSED, AttemptState.GONE, AttemptState.STOPPING, AttemptState.KILL_FAILED):
+        if sight.is_in(AttemptState.REFUSED, AttemptState.GONE, AttemptState.KILL_FAILED):
             why = sight.report.reason if sight.report is not None else ""
             return _start_failed(
                 scene, sight.node, why or f"the node says {sight.report.state if sight.report else ''}"

@@ -57,6 +57,9 @@ def advance(record: JobRecord, observed: Observed, after: int = 1) -> JobRecord:
         pytest.param(BEGINS, seen(S.RUNNING, S.RUNNING), JobState.RUNNING, Phase.RUN, id="all began"),
         pytest.param(BEGINS, seen(S.RUNNING, S.EXITED, (None, 0)), JobState.RUNNING, Phase.RUN, id="one was quick"),
         pytest.param(BEGINS, seen(S.EXITED, S.EXITED, (0, 0)), JobState.FINISHED, None, id="all were quick"),
+        pytest.param(
+            BEGINS, seen(S.RUNNING, S.STOPPING), JobState.STARTING, Phase.RUN, id="one ends, and says later how"
+        ),
         pytest.param(RUNS, seen(S.RUNNING, S.EXITED, (None, 0)), JobState.RUNNING, Phase.RUN, id="one is done"),
         pytest.param(RUNS, seen(S.EXITED, S.EXITED, (0, 0)), JobState.FINISHED, None, id="all are done"),
         pytest.param(
@@ -80,6 +83,14 @@ def test_nothing_new_is_the_same_object() -> None:
     observed = ready(DESIRED, RUNS)
     assert advance(RUNS, observed) is RUNS
     assert advance(PREPARES, ready(DESIRED)) is PREPARES
+
+
+@pytest.mark.parametrize("first", [S.RUNNING, S.PREPARED])
+def test_a_rank_that_fails_at_once_is_charged_to_the_job_and_to_no_node(first: AttemptState) -> None:
+    """Whether or not its node was seen while it was ending the rest, and its peers had begun."""
+    for before in (BEGINS, advance(BEGINS, seen(first, S.STOPPING))):
+        after = advance(before, seen(first, S.EXITED, (None, 3)))
+        assert (after.cause, after.failures, after.failed_starts, after.avoid) == (Cause.RANK_FAILED, 1, 0, ())
 
 
 @pytest.mark.parametrize("record", [PREPARES, BEGINS])
