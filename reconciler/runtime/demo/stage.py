@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -32,6 +33,7 @@ from reconciler.runtime.settings import Remote, Settings, settings_text
 from reconciler.store.signatures import allowed_signers_line, make_key
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, linux/prctl.h
+_PORTS = range(20_000, 29_000)
 PRINCIPAL = "reconciler@demo"
 _IDENTITY = {"NAME": "Ada", "EMAIL": "ada@example.org"}
 
@@ -286,10 +288,15 @@ def _deaf() -> Iterator[None]:
 
 
 def free_port() -> int:
-    """A TCP port on loopback that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """A TCP port on loopback that was free a moment ago.
+
+    It is none that kernels give to outgoing connections (32768 and up on Linux), nor one that jobs are given: until its
+    server listens, only another stage could take it, and would have to draw the same one.
+    """
+    while True:
+        port = secrets.choice(_PORTS)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def descendants(root: int) -> list[int]:
