@@ -141,6 +141,10 @@ class Desired:
         """What a job's document says, of an array or not."""
         return self.jobs.get(document) or self.arrays.get(document)
 
+    def limit_of(self, job: Job) -> Nanoseconds | None:
+        """How long an attempt of it may run: its own time limit or the cluster's; None: it never ends by itself."""
+        return job.time_limit if job.time_limit is not None else self.scheduling.default_time_limit
+
     def request_about(self, key: JobKey) -> Request | None:
         """The request in force about a job: about a task itself, else about its array."""
         return (self.asked.get(key) or self.asked.get(document_of(key))) if self.asked else None

@@ -1,6 +1,8 @@
 """What shall run where, and why: the pure decision and its independent judge.
 
 decide         the story of one decision, in numbered steps; `draft` is the allocation while it is being made
+access         which nodes are open to a job, whatever is free there
+charges        what a gang counts for at engines, queues and nodes; `masks`: which GPUs it means, `listening`: its ports
 steps, sight   what observation alone makes of a job: the lifecycle table, row by row
 classify       what its file makes of it: an ordered table of buckets, first match; `candidacy`: may it ask for GPUs?
 ground         the inventory as numbers; `capacity`: what of it is healthy and open, with a reason for all that is not

@@ -122,7 +122,7 @@ class Sweep:
         if not self._first_waiting:
             return None
         same_type_only = self._draft.desired.scheduling.jobs_may_pass in _OTHER_TYPES_PASS
-        kinds = self._draft.types_for(job) if same_type_only else tuple(self._first_waiting)
+        kinds = self._draft.access.types_for(job) if same_type_only else tuple(self._first_waiting)
         owner = next((self._first_waiting[kind] for kind in kinds if kind in self._first_waiting), None)
         return reason(ReasonCode.BLOCKED_BY_EARLIER, owner=owner) if owner is not None else None
 
@@ -132,7 +132,7 @@ class Sweep:
             return self._holds.drop(record)
         self._arrays.leads(job)
         if self._draft.desired.scheduling.jobs_may_pass not in _ALL_PASS:
-            for kind in self._draft.types_for(job):
+            for kind in self._draft.access.types_for(job):
                 self._first_waiting.setdefault(kind, record.job)
         job = elastic.smallest(job)
         if record.hold is not None:
@@ -174,11 +174,11 @@ class Sweep:
     def _unbooked(self, job: Job, open_to: Openness) -> list[GpuType]:
         """The types of which it takes nobody's booked quota."""
         bookings = self.bookings
-        return [kind for kind in self._draft.types_for(job) if bookings.delayed(job, kind, open_to) is None]
+        return [kind for kind in self._draft.access.types_for(job) if bookings.delayed(job, kind, open_to) is None]
 
     def _key(self, record: JobRecord, job: Job, kind: GpuType) -> _Demand | None:
         """What failed for this fails for all its likes. A job that avoids nodes has no likes."""
-        return None if record.avoid else (shape_of(job), kind, self._draft.drained(job), self._open_to)
+        return None if record.avoid else (shape_of(job), kind, self._draft.access.drained(job), self._open_to)
 
     def _on_free(self, record: JobRecord, job: Job, kind: GpuType) -> bool:
         """Free GPUs: nothing and nobody is disturbed."""
@@ -207,7 +207,7 @@ class Sweep:
 
     def _mixes(self, job: Job, types: list[GpuType]) -> bool:
         """It may use several types at once, and none of them is kept for others."""
-        return job.mixed_types and len(types) >= max(2, len(self._draft.types_for(job)))
+        return job.mixed_types and len(types) >= max(2, len(self._draft.access.types_for(job)))
 
     def _on_several_releasing(self, record: JobRecord, job: Job, types: list[GpuType]) -> bool:
         """GPUs of several types, some of them being released."""
@@ -247,7 +247,7 @@ class Sweep:
         if not leaving or key in self._no_releasing or draft.breach(job, kind, promised=True):
             return False
         with self.bookings.lifted(self._open_to):
-            with draft.without(leaving, kind):
+            with draft.charges.without(leaving, kind):
                 spot = draft.look(record, job, kind)
             if isinstance(spot, Spot) and not draft.breach(job, kind, promised=True, spot=spot):
                 draft.promise(record, job, spot, waiting_for(draft, spot))

@@ -17,7 +17,8 @@ from typing import Final
 from reconciler.model.allocation import JobRecord
 from reconciler.model.job import Job
 from reconciler.model.units import GpuType, Instant, JobKey, Nanoseconds, QueueName
-from reconciler.planner.draft import Draft, limit_of, promised_masks
+from reconciler.planner.draft import Draft
+from reconciler.planner.masks import gang_masks, promised_masks
 from reconciler.planner.placement import shape_of
 from reconciler.planner.profile import NEVER, end_of, end_of_promised
 from reconciler.planner.reservation import Planner, Reservation
@@ -92,10 +93,10 @@ class Bookings:
         if rules.backfill == "none":
             return None
         best: Reservation | None = None
-        for kind in draft.types_for(job):
+        for kind in draft.access.types_for(job):
             if self._is_full(kind, job.queue):
                 continue
-            key = (shape_of(job), kind, job.queue, limit_of(job, draft.desired), draft.is_fixed(job))
+            key = (shape_of(job), kind, job.queue, draft.desired.limit_of(job), draft.is_fixed(job))
             if key in self._nowhere and not record.avoid:
                 continue
             found = self.planner.earliest(record, job, kind, self._spoken_for(kind))
@@ -169,7 +170,7 @@ class Bookings:
         """The bookings that leave their GPUs to this candidate; `slack`: how much later than now it may start."""
         if not self.made:
             return ()
-        found = self._left_in_time(limit_of(job, self._draft.desired), slack)
+        found = self._left_in_time(self._draft.desired.limit_of(job), slack)
         return self._with(found, record, job)
 
     def for_taking(self, record: JobRecord, job: Job) -> Openness:
@@ -177,7 +178,7 @@ class Bookings:
         that it leaves in time even if it starts when others have left."""
         if not self.made:
             return ()
-        found = self._left_in_time(limit_of(job, self._draft.desired), self.slack())
+        found = self._left_in_time(self._draft.desired.limit_of(job), self.slack())
         return self._with(self.idle(found), record, job)
 
     def _left_in_time(self, limit: Nanoseconds | None, slack: Nanoseconds) -> Openness:
@@ -234,7 +235,7 @@ class Bookings:
         own = draft.priority(job) if may_preempt(draft, job) else None
         if draft.desired.scheduling.preempt_other_queues == "never":
             return own, False
-        return own, any(not draft.quotas.borrows(job.queue, kind, job.gpus) for kind in draft.types_for(job))
+        return own, any(not draft.quotas.borrows(job.queue, kind, job.gpus) for kind in draft.access.types_for(job))
 
     def _outranks(self, job: Job, rank: _Rank, booking: Booking) -> bool:
         """It could evict the owner, if that ran."""
@@ -303,8 +304,8 @@ class Bookings:
     def placed(self, record: JobRecord) -> None:
         """A candidate was started or promised GPUs: tell the profile, and the quotas kept for later."""
         draft = self._draft
-        masks = promised_masks(record) if record.promise is not None else draft.masks(record)
-        kind = draft.type_at(masks)
+        masks = promised_masks(record) if record.promise is not None else gang_masks(record)
+        kind = draft.ground.type_at(masks)
         if kind is None:
             return
         until = end_of(draft, record) if record.promise is None else end_of_promised(draft, record)

@@ -17,6 +17,7 @@ from reconciler.model.job import Job
 from reconciler.model.lifecycle import Cause
 from reconciler.model.units import GpuType, JobKey, NodeName
 from reconciler.planner.draft import Draft
+from reconciler.planner.masks import gang_masks
 from reconciler.planner.placement import Spot
 from reconciler.planner.preemption import Victims
 from reconciler.planner.protection import Shields
@@ -43,7 +44,7 @@ def with_shrinks(
     able = {one.record.job: one for one in claim.able}
     leaves = [able[key] for key in found.jobs]
     shields, shrunk, best = Shields(draft), list[Shrunk](), None
-    with draft.without(draft.releasing(gpu_type), gpu_type):
+    with draft.charges.without(draft.releasing(gpu_type), gpu_type):
         for one in sorted(leaves, key=lambda c: (-c.priority, -c.lost, -c.gpus, c.record.job)):
             if is_shielded(draft, shields, one):
                 continue
@@ -81,8 +82,8 @@ class _Trial:
             return None
         self._left -= 1
         with ExitStack() as gone:
-            gone.enter_context(draft.without([one.record for one in leaves], kind))
-            gone.enter_context(draft.without_parts(list(given(draft, shrunk)), kind))
+            gone.enter_context(draft.charges.without([one.record for one in leaves], kind))
+            gone.enter_context(draft.charges.without_parts(list(given(shrunk)), kind))
             spot = draft.look(self._record, self._job, kind)
             if not isinstance(spot, Spot) or draft.breach(self._job, kind, promised=True, spot=spot) is not None:
                 return None
@@ -91,8 +92,8 @@ class _Trial:
         return (spot, causes) if causes is not None else None
 
 
-def given(draft: Draft, shrunk: Sequence[Shrunk]) -> Iterator[tuple[JobRecord, Mapping[NodeName, int]]]:
+def given(shrunk: Sequence[Shrunk]) -> Iterator[tuple[JobRecord, Mapping[NodeName, int]]]:
     """What each shrunk gang gives up, by node."""
     for gang in shrunk:
-        kept, held = gang.place.masks, draft.masks(gang.candidate.record)
+        kept, held = gang.place.masks, gang_masks(gang.candidate.record)
         yield gang.candidate.record, {n: m & ~kept.get(n, 0) for n, m in held.items() if m & ~kept.get(n, 0)}

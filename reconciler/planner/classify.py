@@ -23,7 +23,6 @@ from reconciler.model.request import Ask
 from reconciler.model.units import Digest, GpuSeconds, Instant, JobKey, QueueName, document_of, seconds
 from reconciler.planner import steps
 from reconciler.planner.candidacy import FINAL, Case, Tombstones, World, failed_tasks, not_a_candidate
-from reconciler.planner.draft import limit_of
 from reconciler.planner.memo import masks_of
 from reconciler.planner.requested import why_asked
 from reconciler.planner.windows import open_window
@@ -284,7 +283,7 @@ def _at_work(case: Case) -> JobRecord | None:
         missing = [node for node in masks if node not in world.nodes]
         return _stop(case, Cause.NODE_REMOVED, reason(ReasonCode.NODE_REMOVED, nodes=", ".join(missing)))
     if case.job is not None and record.started is not None:
-        limit = limit_of(case.job, world.desired)
+        limit = world.desired.limit_of(case.job)
         if limit is not None and world.now >= record.started + limit - record.grace:
             return _stop(case, Cause.TIME_LIMIT, _over_limit(case))
         if (since := steps.idle_since(record, world.observed)) is not None and case.job.run.idle_timeout is not None:
@@ -353,7 +352,7 @@ def _stop(case: Case, cause: Cause, why: Reason, *, at_once: bool = False) -> Jo
 
 
 def _over_limit(case: Case) -> Reason:
-    limit = limit_of(case.job, case.world.desired) if case.job is not None else None
+    limit = case.world.desired.limit_of(case.job) if case.job is not None else None
     return reason(ReasonCode.TIME_LIMIT, limit=seconds(limit or 0))
 
 

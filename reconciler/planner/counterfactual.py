@@ -35,7 +35,6 @@ from reconciler.model.units import (
 )
 from reconciler.planner.arrays import is_at_work
 from reconciler.planner.decide import decide
-from reconciler.planner.draft import limit_of
 
 TRIALS: Final = 16  # decisions made for one job
 SIZES: Final = 6  # of them to find the largest size that starts
@@ -187,7 +186,7 @@ def _likewise(other: Job, changed_job: Job, *, changed: bool) -> Job:
 
 def _shorter(bench: _Bench, job: Job) -> Counterfactual | None:
     """A time limit that ends before what would otherwise be in the way: a window, or the start of someone before it."""
-    limit, instants = limit_of(job, bench.desired), set[int]()
+    limit, instants = bench.desired.limit_of(job), set[int]()
     for window in bench.desired.windows:
         instants.add(window.begins)
     for record in bench.allocated.jobs.values():

@@ -27,6 +27,7 @@ from reconciler.planner.grow import grow
 from reconciler.planner.improve import improve
 from reconciler.planner.lengths import lengths_after
 from reconciler.planner.line import line_of, standings_of
+from reconciler.planner.masks import gang_masks
 from reconciler.planner.metrics import metrics_of
 from reconciler.planner.promise import keep_promises
 from reconciler.planner.repair import repair_broken
@@ -106,7 +107,7 @@ def _conclude(
         jobs=jobs,
         tombstones=tombstones,
         metrics=metrics_of(draft.supply, jobs),
-        usage=usage_after(accounts, draft.quotas, draft.desired, jobs, lambda record: draft.parts(draft.masks(record))),
+        usage=usage_after(accounts, draft.quotas, draft.desired, jobs, lambda r: draft.ground.parts(gang_masks(r))),
         usage_as_of=as_of,
         moved=moved,
         run_lengths=lengths_after(previous.run_lengths, changes, previous.jobs, jobs, draft.desired, draft.now),

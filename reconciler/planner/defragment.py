@@ -18,6 +18,7 @@ from reconciler.model.job import Job
 from reconciler.model.units import HOUR, GpuSeconds, GpuType, Instant, JobKey
 from reconciler.planner import elastic
 from reconciler.planner.draft import Draft
+from reconciler.planner.masks import gang_masks
 from reconciler.planner.moment import unsure
 from reconciler.planner.moves import Movable, move, taken
 from reconciler.planner.placement import Spot
@@ -118,7 +119,7 @@ def _is_clear(draft: Draft, engine: Capacity, node: NodeIndex, gangs: Sequence[C
     """Without these gangs all of the node is free, and nobody has been promised it or gathers it."""
     whole, freed = draft.ground.whole[node], 0
     for one in gangs:
-        for mask in draft.masks(one.record).values():
+        for mask in gang_masks(one.record).values():
             freed |= mask
     if not engine.size_of(node):
         return True
@@ -135,7 +136,7 @@ def _emptied(
     """A place for each of its gangs in domains that are used already, and Phi once they are there."""
     refused = _whole_and(draft, engine, target)
     spots: dict[JobKey, Spot] = {}
-    with draft.without([one.record for one in target.gangs], kind), ExitStack() as bound:
+    with draft.charges.without([one.record for one in target.gangs], kind), ExitStack() as bound:
         for one in sorted(target.gangs, key=lambda one: (-one.gpus, one.record.job)):
             job: Job | None = draft.job(one.record)
             sized = elastic.at_size(job, one.gpus) if job is not None else None
@@ -172,7 +173,7 @@ def _told(
     lost = {one.record.job: one.lost for one in target.gangs}
     moves = tuple(
         Relocation(
-            job=key, source=next(iter(draft.masks(draft.records[key]))), lost=GpuSeconds(lost[key]),
+            job=key, source=next(iter(gang_masks(draft.records[key]))), lost=GpuSeconds(lost[key]),
             target=tuple(dict.fromkeys(draft.ground.nodes[node].name for node, _ in spots[key].rows)),
         )
         for key in sorted(spots)

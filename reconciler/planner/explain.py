@@ -23,8 +23,9 @@ from reconciler.model.units import ClassName, GpuType, Instant, JobKey, NodeName
 from reconciler.planner import elastic, placement
 from reconciler.planner.arrays import Arrays
 from reconciler.planner.backfill import Bookings, Openness
-from reconciler.planner.draft import Draft, limit_of
+from reconciler.planner.draft import Draft
 from reconciler.planner.ground import ground_of
+from reconciler.planner.masks import gang_masks
 from reconciler.planner.mixed import could_fit
 from reconciler.planner.order import SortKey
 from reconciler.planner.placement import Shape, Spot, Unfit
@@ -44,7 +45,7 @@ Likes = tuple[Shape, QueueName, ClassName, int, bool]
 
 def likes(draft: Draft, job: Job) -> Likes:
     """Jobs with equal keys start, wait and are explained alike, unless they avoid nodes."""
-    return placement.shape_of(job), job.queue, job.priority_class, draft.drained(job), draft.is_fixed(job)
+    return placement.shape_of(job), job.queue, job.priority_class, draft.access.drained(job), draft.is_fixed(job)
 
 
 def settle_waiting(draft: Draft, record: JobRecord, why: Reason) -> None:
@@ -74,7 +75,7 @@ class Never:
 
     def _judge(self, job: Job) -> Reason | None:
         draft = self._draft
-        types = draft.types_for(job)
+        types = draft.access.types_for(job)
         if not types:
             return reason(ReasonCode.GPU_TYPE_MISSING, gpuTypes=", ".join(job.gpu_types) or "any")
         fixed = draft.is_fixed(job)
@@ -86,7 +87,7 @@ class Never:
         for kind in (kind for kind in types if kind not in limits):
             key = (placement.shape_of(job), kind)
             if key not in self._fits:
-                self._fits[key] = placement.fits_empty(draft.ground, kind, job, draft.refused(job))
+                self._fits[key] = placement.fits_empty(draft.ground, kind, job, draft.access.refused(job))
             found = self._fits[key]
             if isinstance(found, Spot):
                 return None
@@ -143,7 +144,7 @@ class Explainer:
         self._with_promised: dict[tuple[object, ...], Spot | Unfit | None] = {}
         self._promised = [r for r in draft.records.values() if r.promise is not None]
         self._passing, self._unowned = self._in_flight()
-        kinds, masks = draft.ground.types, [draft.masks(record) for record in self._promised]
+        kinds, masks = draft.ground.types, [gang_masks(record) for record in self._promised]
         self._idle = {kind: tuple(draft.supply.left_idle(kind, masks)) for kind in kinds}
         self._idle_gpus = {kind: sum(mask.bit_count() for _, mask in self._idle[kind]) for kind in kinds}
         self._promised_on: dict[NodeName, list[int]] = {}  # who has GPUs there, by number
@@ -168,7 +169,7 @@ class Explainer:
     def _first(self, record: JobRecord, job: Job, open_to: Openness, alike: Likes) -> Reason:
         self._lifted = self._bookings.idle(open_to)
         with self._bookings.lifted(self._lifted):
-            found = next(self._all_blockers(record, job, self._draft.types_for(job), open_to))
+            found = next(self._all_blockers(record, job, self._draft.access.types_for(job), open_to))
         return replace(found, numbers=(*found.numbers, UNPROVED)) if alike in self._unproved else found
 
     def _in_flight(self) -> tuple[dict[GpuType, _Passing], dict[GpuType, int]]:
@@ -179,15 +180,15 @@ class Explainer:
             job = draft.job(record) if record.state is JobState.STARTING else None
             if job is not None:
                 place = draft.line(record, job)
-                for kind, gpus, _ in draft.parts(draft.masks(record)):
+                for kind, gpus, _ in draft.ground.parts(gang_masks(record)):
                     found[kind].append((place, gpus))
         for record in self._promised:
-            job, at = draft.job(record), draft.type_at(draft.masks(record))
+            job, at = draft.job(record), draft.ground.type_at(gang_masks(record))
             if job is not None and at is not None:
-                gpus = draft.supply.overlap(draft.masks(record), draft.supply.held)
+                gpus = draft.supply.overlap(gang_masks(record), draft.supply.held)
                 found[at].append((draft.line(record, job), gpus))
         leaving = {
-            kind: sum(draft.supply.unclaimed(draft.masks(r)) for r in draft.releasing(kind))
+            kind: sum(draft.supply.unclaimed(gang_masks(r)) for r in draft.releasing(kind))
             for kind in draft.ground.types
         }
         return {kind: _Passing(rows) for kind, rows in found.items()}, leaving
@@ -199,7 +200,7 @@ class Explainer:
     def blockers(self, record: JobRecord, job: Job) -> Iterator[Reason]:
         """Everything that stands in the way, in the order of the table. What alone would start it comes before
         the shortage; the shortage itself always closes the list."""
-        types = self._draft.types_for(job)
+        types = self._draft.access.types_for(job)
         open_to = self._bookings.openness(record, job)
         self._lifted = self._bookings.idle(open_to)
         with self._bookings.lifted(self._lifted):
@@ -242,7 +243,7 @@ class Explainer:
             return None
         if booking.is_hold:
             return reason(ReasonCode.HELD_FOR, gpus=gpus, owner=booking.owner, since=booking.since)
-        limit = limit_of(job, draft.desired)
+        limit = draft.desired.limit_of(job)
         to: int | str = draft.now + limit if limit is not None else "never"
         return reason(ReasonCode.WOULD_DELAY, owner=booking.owner, **{"from": int(booking.until), "to": to})
 
@@ -273,7 +274,7 @@ class Explainer:
                 wanted = {draft.ground.nodes[index].name: mask for index, mask in spot.rows}
                 near = sorted({number for node in wanted for number in self._promised_on.get(node, ())})
                 for owner in (self._promised[number] for number in near):
-                    shared = sum((wanted.get(n, 0) & mask).bit_count() for n, mask in draft.masks(owner).items())
+                    shared = sum((wanted.get(n, 0) & mask).bit_count() for n, mask in gang_masks(owner).items())
                     if shared:
                         yield reason(ReasonCode.HELD_FOR, gpus=shared, owner=owner.job)
                         return
@@ -281,7 +282,7 @@ class Explainer:
     def _on_promised(self, record: JobRecord, job: Job, kind: GpuType) -> Spot | Unfit | None:
         """Where it would go if idle GPUs were promised to nobody; asked once for all who want the same."""
         draft = self._draft
-        key = (placement.shape_of(job), kind, draft.drained(job), self._lifted)
+        key = (placement.shape_of(job), kind, draft.access.drained(job), self._lifted)
         if key not in self._with_promised or record.avoid:
             with draft.supply.promises_open(kind, self._idle[kind]):
                 spot = draft.look(record, job, kind)
@@ -310,7 +311,7 @@ class Explainer:
         for kind in types:
             if not draft.ground.torn:
                 return
-            refused = draft.refused(job) | draft.drained(job)
+            refused = draft.access.refused(job) | draft.access.drained(job)
             spot = placement.fits_with_links(draft.supply, draft.with_links(), kind, job, refused)
             if isinstance(spot, Spot):
                 torn = {node: draft.ground.torn.get(node, 0) for node, _ in spot.rows}
@@ -324,13 +325,12 @@ class Explainer:
 
     def _windows(self, job: Job, types: tuple[GpuType, ...]) -> Iterator[Reason]:
         """Nodes that a maintenance window drains before the job would end would be enough."""
-        draft, drained = self._draft, self._draft.drained(job)
+        draft, drained = self._draft, self._draft.access.drained(job)
         if not drained:
             return
         for kind in types:
-            spot = placement.fit(
-                draft.supply, kind, job, draft.asks(job, kind), draft.refused(job) | draft.unlinked(job)
-            )
+            refused = draft.access.refused(job) | draft.access.unlinked(job)
+            spot = placement.fit(draft.supply, kind, job, draft.access.asks(job, kind), refused)
             if isinstance(spot, Spot):
                 gpus = sum(mask.bit_count() for index, mask in spot.rows if drained >> index & 1)
                 names = {draft.ground.nodes[index].name for index, _ in spot.rows if drained >> index & 1}

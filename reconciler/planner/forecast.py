@@ -21,7 +21,7 @@ from reconciler.model.observed import Observed
 from reconciler.model.units import Instant, JobKey, Nanoseconds
 from reconciler.planner import steps
 from reconciler.planner.admit import Sweep
-from reconciler.planner.draft import Draft, limit_of
+from reconciler.planner.draft import Draft
 from reconciler.planner.ground import ground_of
 from reconciler.planner.lengths import Lengths
 from reconciler.planner.line import line_of
@@ -161,7 +161,7 @@ class _Run:
         """When it ends in this run: at its limit, or sooner as others of its queue did."""
         draft, latest = self._draft, end_of(self._draft, record)
         job = draft.job(record) if self._lengths and record.state in _WORKS and latest < NEVER else None
-        limit = limit_of(job, draft.desired) if job is not None else None
+        limit = draft.desired.limit_of(job) if job is not None else None
         if self._lengths is None or limit is None:
             return latest
         began = record.started if record.started is not None else draft.now

@@ -66,6 +66,25 @@ class Ground:
         shape = self.nodes[index].shape
         return shape.cpu_count, shape.memory
 
+    def type_at(self, masks: Mapping[NodeName, int]) -> GpuType | None:
+        """The GPU type of a gang's nodes, from the first that is still declared."""
+        index_of = self.tree.index_of
+        index = next((index_of[node] for node in masks if node in index_of), None)
+        return self.nodes[index].shape.gpu_type if index is not None else None
+
+    def parts(self, masks: Mapping[NodeName, int]) -> list[tuple[GpuType, int, list[NodeName]]]:
+        """GPUs and nodes of a gang, by type, on nodes that are still declared."""
+        if len(self.types) == 1:
+            nodes = [node for node in masks if node in self.gpus_by_node]
+            return [(self.types[0], sum(masks[node].bit_count() for node in nodes), nodes)]
+        found: dict[GpuType, tuple[int, list[NodeName]]] = {}
+        for node, mask in masks.items():
+            kind = self.type_at({node: mask})
+            if kind is not None:
+                gpus, nodes = found.get(kind, (0, []))
+                found[kind] = (gpus + mask.bit_count(), [*nodes, node])
+        return [(kind, gpus, nodes) for kind, (gpus, nodes) in found.items()]
+
     def engine(self, gpu_type: GpuType) -> Capacity:
         """All declared GPUs of a type, free."""
         return Capacity(self.tree, self.members[gpu_type], block_level=self.block_level)

@@ -32,7 +32,7 @@ def grow(draft: Draft) -> None:
     wanted = waited_for(draft)
     tries = 0
     for record, job in sorted(candidates, key=lambda one: draft.line(*one)):
-        kind = draft.types[record.job]
+        kind = draft.charges.types[record.job]
         for larger in elastic.sizes_of(job):
             if kind in wanted or larger.gpus <= record.gpus_held or tries >= TRIES:
                 break
@@ -52,7 +52,7 @@ def _below_full_size(draft: Draft) -> list[tuple[JobRecord, Job]]:
     found = []
     for record in draft.records.values():
         job = draft.job(record) if record.state is JobState.RUNNING else None
-        if job is None or job.elastic is None or record.job not in draft.types or not draft.is_queue(job.queue):
+        if job is None or job.elastic is None or record.job not in draft.charges.types or not draft.is_queue(job.queue):
             continue
         if draft.desired.request_about(record.job) is not None:
             continue
@@ -67,7 +67,7 @@ def waited_for(draft: Draft) -> set[GpuType]:
     for record in draft.records.values():
         job = draft.job(record) if record.state in (JobState.PENDING, JobState.REPAIRING) else None
         if job is not None:
-            found.update(draft.types_for(job))
+            found.update(draft.access.types_for(job))
     return found
 
 
@@ -84,7 +84,7 @@ def _larger_place(draft: Draft, record: JobRecord, job: Job, larger: Job, kind: 
         return None
     rest = [replace(place, rank=rank) for place, rank in zip(record.placement.ranks, kept, strict=True)]
     parts = lost_parts(draft, rest, None, larger.gpus)
-    shut = draft.refused(larger) | draft.drained(larger)
+    shut = draft.access.refused(larger) | draft.access.drained(larger)
     if len(usable_part(draft, rest, shut)) < len(rest):
         return None  # it could not start again where it is
     return completed(draft, larger, kind, rest, parts, shut) if parts else None

@@ -46,7 +46,7 @@ class Holds:
         known = [(r.hold.since, r.job) for r in draft.records.values() if r.hold is not None]
         for _, key in sorted(known):
             record = draft.records[key]
-            kind = draft.type_at(masks_of(record.hold.placement)) if record.hold is not None else None
+            kind = draft.ground.type_at(masks_of(record.hold.placement)) if record.hold is not None else None
             if record.hold is not None and kind is not None and self._room(kind, len(record.hold.placement.ranks)):
                 self._count(kind, len(record.hold.placement.ranks))
                 self._standing.add(key)
@@ -63,7 +63,7 @@ class Holds:
         self._gpus[kind] = self._gpus.get(kind, 0) + gpus
 
     def _uncount(self, job: JobKey, hold: Hold) -> None:
-        kind = self._draft.type_at(masks_of(hold.placement))
+        kind = self._draft.ground.type_at(masks_of(hold.placement))
         self._standing.discard(job)
         if kind is not None:
             self._counts[kind] -= 1
@@ -87,7 +87,7 @@ class Holds:
             self._draft.put(record)
             kept = chosen
         draft, masks = self._draft, self._indexed(kept)
-        kind = draft.type_at(masks_of(kept.placement))
+        kind = draft.ground.type_at(masks_of(kept.placement))
         if kind is not None:
             self._bookings.hold(record, job, kind, masks, self._complete_at(kind, masks))
         return record
@@ -101,7 +101,7 @@ class Holds:
         if not self._young or self._tried >= TRIED:
             return None
         latest = draft.now + draft.desired.scheduling.max_min_runtime
-        for kind in draft.types_for(job):
+        for kind in draft.access.types_for(job):
             if not self._room(kind, job.gpus):
                 continue
             claim = rights.claim(job, kind)
@@ -110,7 +110,7 @@ class Holds:
                 continue
             self._tried += 1
             able = [one.record for one in claim.greedy(claim.able)]
-            with draft.without([*draft.releasing(kind), *able, *soon], kind):
+            with draft.charges.without([*draft.releasing(kind), *able, *soon], kind):
                 spot = draft.look(record, job, kind) if draft.breach(job, kind, promised=True) is None else None
             if isinstance(spot, Spot):
                 self._count(kind, job.gpus)
@@ -141,7 +141,8 @@ class Holds:
             return False
         if len(hold.placement.ranks) != job.gpus:
             return False
-        shut, supply, index_of = draft.refused(job) | draft.drained(job), draft.supply, draft.ground.tree.index_of
+        shut = draft.access.refused(job) | draft.access.drained(job)
+        supply, index_of = draft.supply, draft.ground.tree.index_of
         for node, mask in masks_of(hold.placement).items():
             index = index_of.get(node)
             if index is None or shut >> index & 1 or mask & ~supply.usable[index] or mask & supply.promised[index]:
@@ -153,7 +154,7 @@ class Holds:
     def _choose(self, record: JobRecord, job: Job) -> Hold | None:
         """The target with fewest missing GPUs over all types it may use."""
         draft, best, best_kind = self._draft, None, None
-        for kind in draft.types_for(job):
+        for kind in draft.access.types_for(job):
             if not self._room(kind, job.gpus):
                 continue
             found = self._bookings.planner.target(record, job, kind)

@@ -18,6 +18,7 @@ from reconciler.model.job import Job
 from reconciler.model.units import JobKey
 from reconciler.planner import elastic
 from reconciler.planner.draft import Draft
+from reconciler.planner.masks import gang_masks
 from reconciler.planner.moves import taken
 from reconciler.planner.placement import Spot
 from reconciler.planner.ranks import placement_of
@@ -30,13 +31,13 @@ _Cost = tuple[int, int]
 def improve(draft: Draft, started: Sequence[JobKey]) -> None:
     """Exchange places among the gangs that this decision started on free GPUs, as long as it helps."""
     gangs = [draft.records[key] for key in started]
-    wide = [gang.job for gang in gangs if len(draft.masks(gang)) > 1 and not gang.spares]  # spares lie near them
-    steps = 0
+    wide = [gang.job for gang in gangs if len(gang_masks(gang)) > 1 and not gang.spares]  # spares lie near them
+    types, steps = draft.charges.types, 0
     improved = True
     while improved:
         improved = False
         for first, second in combinations(wide, 2):
-            if draft.types.get(first) != draft.types.get(second) or not _could_be_better(draft, first, second):
+            if types.get(first) != types.get(second) or not _could_be_better(draft, first, second):
                 continue
             steps += 2
             if steps > STEPS:
@@ -72,10 +73,10 @@ def _job_of(draft: Draft, key: JobKey) -> Job | None:
 
 def _exchange(draft: Draft, first: JobKey, second: JobKey) -> bool:
     """Place the second before the first; True when the two lie better together, and then they do."""
-    kind = draft.types[first]
+    kind = draft.charges.types[first]
     before = tuple(a + b for a, b in zip(_width(draft, first), _width(draft, second), strict=True))
     places: dict[JobKey, Placement] = {}
-    with draft.without([draft.records[first], draft.records[second]], kind), ExitStack() as bound:
+    with draft.charges.without([draft.records[first], draft.records[second]], kind), ExitStack() as bound:
         for key in (second, first):
             job = _job_of(draft, key)
             spot = draft.look(draft.records[key], job, kind) if job is not None else None

@@ -15,7 +15,6 @@ from reconciler.model.decision import Change
 from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.units import Instant, JobKey, Nanoseconds, QueueName
-from reconciler.planner.draft import limit_of
 
 PARTS: Final = 16  # of a time limit
 FULL: Final = 128  # ends of one queue, at which its counts are halved
@@ -55,7 +54,7 @@ def _part_run(before: JobRecord | None, after: JobRecord | None, desired: Desire
     if after.state is not JobState.FINISHED or after.outcome not in _ENDS:
         return None
     job = desired.jobs.get(before.job)
-    limit = limit_of(job, desired) if job is not None and job.digest == before.digest else None
+    limit = desired.limit_of(job) if job is not None and job.digest == before.digest else None
     if not limit:
         return None
     if after.outcome is Outcome.TIMED_OUT:

@@ -38,4 +38,4 @@ def line_of(draft: Draft, accounts: Accounts) -> Line:
     if rules.order != "fairShare" or not pending:
         return FixedLine(pass_order(pending, draft.desired.classes, rules, draft.now))
     shares = FairShares(draft.quotas, accounts, draft.ground.types, rules.charge_ahead)
-    return FairLine(pending, draft.quotas, shares, draft.line, draft.types_for, starved_before(rules, draft.now))
+    return FairLine(pending, draft.quotas, shares, draft.line, draft.access.types_for, starved_before(rules, draft.now))

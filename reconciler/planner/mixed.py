@@ -28,13 +28,13 @@ def mixed_spot(draft: Draft, record: JobRecord, job: Job, *, promised: bool = Fa
 
     `promised`: it starts only once all that is stopping is gone.
     """
-    kinds = draft.types_for(job)
+    kinds = draft.access.types_for(job)
     if not job.mixed_types or len(kinds) < 2:
         return None
     if sum(draft.supply.engines[kind].free_gpus() for kind in kinds) < job.gpus:
         return None
     engine, asks = _together(draft, kinds), _asks(draft, job, kinds)
-    shut = draft.refused(job) | draft.drained(job)
+    shut = draft.access.refused(job) | draft.access.drained(job)
     for avoided in placement.avoided_nodes(record.avoid, draft.ground, draft.now):
         spot = placement.fit_on(engine, kinds[0], job, asks, shut | avoided, draft.supply.resources_left)
         if isinstance(spot, Spot):
@@ -47,10 +47,10 @@ def mixed_after(
 ) -> Spot | None:  # fmt: skip
     """The best spot once all that is being released, and these gangs, are gone."""
     with ExitStack() as trial:
-        for kind in draft.types_for(job):
-            trial.enter_context(draft.without(draft.releasing(kind), kind))
+        for kind in draft.access.types_for(job):
+            trial.enter_context(draft.charges.without(draft.releasing(kind), kind))
         for one in gone:
-            trial.enter_context(draft.without([one.record], draft.types[one.record.job]))
+            trial.enter_context(draft.charges.without([one.record], draft.charges.types[one.record.job]))
         return mixed_spot(draft, record, job, promised=True)
 
 
@@ -79,12 +79,12 @@ def mixed_victims(
 
 def could_fit(draft: Draft, job: Job) -> bool:
     """An empty, healthy cluster would hold it on several types."""
-    kinds = draft.types_for(job)
+    kinds = draft.access.types_for(job)
     if not job.mixed_types or len(kinds) < 2:
         return False
     engine = Capacity(draft.ground.tree, _members(draft, kinds), block_level=draft.ground.block_level)
     asks, left = _asks(draft, job, kinds), draft.ground.resources_of
-    return isinstance(placement.fit_on(engine, kinds[0], job, asks, draft.refused(job), left), Spot)
+    return isinstance(placement.fit_on(engine, kinds[0], job, asks, draft.access.refused(job), left), Spot)
 
 
 def _members(draft: Draft, kinds: Iterable[GpuType]) -> list[int]:

@@ -21,6 +21,7 @@ from reconciler.model.reasons import ReasonCode, reason
 from reconciler.model.units import GpuType, JobKey
 from reconciler.planner import elastic, steps
 from reconciler.planner.draft import Draft
+from reconciler.planner.masks import gang_masks
 from reconciler.planner.memo import masks_of
 from reconciler.planner.mildest import mildest_first
 from reconciler.planner.moment import unsure
@@ -64,8 +65,8 @@ class Movable:
             for record in draft.records.values():
                 found = movable(draft, self._shields, record)
                 if found is not None:
-                    node = index_of[next(iter(draft.masks(record)))]
-                    self._by_type.setdefault(draft.types[record.job], {}).setdefault(node, []).append(found)
+                    node = index_of[next(iter(gang_masks(record)))]
+                    self._by_type.setdefault(draft.charges.types[record.job], {}).setdefault(node, []).append(found)
         return self._by_type.get(gpu_type, {})
 
     def forget(self, gone: Iterable[JobKey]) -> None:
@@ -84,7 +85,12 @@ def movable(draft: Draft, shields: Shields, record: JobRecord) -> Candidate | No
     if len(masks_of(record.placement)) != 1:
         return None
     job = draft.job(record)
-    if job is None or record.job not in draft.types or not draft.is_queue(record.queue) or shields.of(record, job).by:
+    if (
+        job is None
+        or record.job not in draft.charges.types
+        or not draft.is_queue(record.queue)
+        or shields.of(record, job).by
+    ):
         return None
     return Candidate(
         record=record, priority=draft.priority(job), lost=steps.lost_gpu_seconds(record, draft.observed, draft.now),
@@ -136,7 +142,7 @@ def move(draft: Draft, record: JobRecord, spot: Spot, owner: JobKey | None) -> N
 def _bundles(draft: Draft, job: Job, gpu_type: GpuType, known: Movable) -> Iterator[tuple[Candidate, ...]]:
     """Gangs of one node that together, and none of them in vain, make room for one member more there."""
     engine, most = draft.supply.engines[gpu_type], draft.desired.scheduling.max_moves_per_start
-    unit = min((role.unit for ask in draft.asks(job, gpu_type) for role in ask.roles), default=1)
+    unit = min((role.unit for ask in draft.access.asks(job, gpu_type) for role in ask.roles), default=1)
     allowed = _Allowed(draft, job, gpu_type)
     for node, members in known.on_nodes(gpu_type).items():
         free = 0 if node in engine.excluded else engine.free_mask(node).bit_count()
@@ -179,7 +185,7 @@ class _Allowed:
 def _tried(draft: Draft, record: JobRecord, job: Job, gpu_type: GpuType, chosen: Sequence[Candidate]) -> Moves | None:
     """Everyone's new place, the gang's first or the movers' first; None when they do not all find one."""
     largest = sorted(chosen, key=lambda one: (-one.gpus, one.record.job))
-    with draft.without([one.record for one in chosen], gpu_type):
+    with draft.charges.without([one.record for one in chosen], gpu_type):
         return _gang_first(draft, record, job, gpu_type, largest) or _movers_first(
             draft, record, job, gpu_type, largest
         )
@@ -255,7 +261,7 @@ def _not_free_yet(draft: Draft, gpu_type: GpuType, movers: Sequence[Candidate]) 
     engine, index_of = draft.supply.engines[gpu_type], draft.ground.tree.index_of
     with engine.trial():
         for candidate in movers:
-            for name, mask in draft.masks(candidate.record).items():
+            for name, mask in gang_masks(candidate.record).items():
                 free = mask & engine.free_mask(index_of[name])
                 if free:
                     engine.take(index_of[name], free)

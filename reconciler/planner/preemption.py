@@ -60,7 +60,7 @@ def find_victims(draft: Draft, record: JobRecord, job: Job, gpu_type: GpuType, c
     gang that straddles its queue's guarantee goes only when nothing else helps."""
     if is_hopeless(draft, job, gpu_type, claim):
         return Nobody()
-    with draft.without(draft.releasing(gpu_type), gpu_type):
+    with draft.charges.without(draft.releasing(gpu_type), gpu_type):
         trial = _Trial(draft, record, job, gpu_type, claim)
         found = _mildest(draft, job, gpu_type, trial)
         if isinstance(found, Nobody) and claim.caps and trial.fits_without_all():
@@ -154,7 +154,7 @@ class _Trial:
         if sum(c.gpus for c in gone) < self.owed or not self.claim.may_go(gone):
             return False
         self._tried(len(gone))
-        with self._draft.without((c.record for c in gone), self._gpu_type):
+        with self._draft.charges.without((c.record for c in gone), self._gpu_type):
             found = self._draft.look(self._record, self._job, self._gpu_type)
             if not isinstance(found, Spot) or self._draft.breach(self._job, self._gpu_type, promised=True, spot=found):
                 return False
@@ -175,7 +175,7 @@ class _Trial:
     def _may_stay(self, one: Candidate, gone: list[Candidate]) -> bool:
         fewer = [c.record for c in gone if c is not one]
         self._tried(len(fewer))
-        with self._draft.without(fewer, self._gpu_type):
+        with self._draft.charges.without(fewer, self._gpu_type):
             found = self._draft.look(self._record, self._job, self._gpu_type)
             return isinstance(found, Spot) and not self._draft.breach(
                 self._job, self._gpu_type, promised=True, spot=found
@@ -185,7 +185,7 @@ class _Trial:
         """It would fit if all these could be taken, whatever their queues are guaranteed."""
         self.visits += _TRIAL
         self.claim.effort.spend(_LOOK + _GONE * len(gone))  # asked once: no part of the steps of the search itself
-        with self._draft.without((c.record for c in gone), self._gpu_type):
+        with self._draft.charges.without((c.record for c in gone), self._gpu_type):
             return isinstance(self._draft.look(self._record, self._job, self._gpu_type), Spot)
 
     def fits_without_all(self) -> bool:
@@ -406,7 +406,7 @@ _CRITERIA: Final = ("lowestPriority", "leastLostWork", "fewestJobs")
 
 def _search_level(draft: Draft, job: Job, gpu_type: GpuType) -> int:
     """The level one of whose domains must hold the whole gang."""
-    asks = draft.asks(job, gpu_type)
+    asks = draft.access.asks(job, gpu_type)
     level = min((max(role.required for role in ask.roles) for ask in asks), default=ROOT)
     return min(level, draft.ground.tree.node_level)
 
@@ -414,5 +414,5 @@ def _search_level(draft: Draft, job: Job, gpu_type: GpuType) -> int:
 def _whole_nodes_only(draft: Draft, job: Job, gpu_type: GpuType) -> bool:
     """Every way to cut the gang takes whole nodes."""
     engine = draft.supply.engines[gpu_type]
-    asks = draft.asks(job, gpu_type)
+    asks = draft.access.asks(job, gpu_type)
     return engine.is_uniform and all(len(a.roles) == 1 and a.roles[0].unit == engine.largest_node for a in asks)

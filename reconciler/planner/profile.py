@@ -16,7 +16,8 @@ from reconciler.model.allocation import JobRecord
 from reconciler.model.job import Job
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import GpuType, Instant, NodeName, QueueName
-from reconciler.planner.draft import Draft, limit_of, promised_masks
+from reconciler.planner.draft import Draft
+from reconciler.planner.masks import gang_masks, promised_masks
 from reconciler.planner.quota_tree import TOP
 from reconciler.topology.tree import GpuMask, Level, NodeIndex, bits_of
 from reconciler.topology.units import units_on
@@ -40,7 +41,7 @@ def end_of(draft: Draft, record: JobRecord) -> Instant:
     if not backs_off and record.state not in (JobState.STARTING, JobState.RUNNING):
         return NEVER
     job = draft.job(record)
-    limit = limit_of(job, draft.desired) if job is not None else None
+    limit = draft.desired.limit_of(job) if job is not None else None
     if limit is None:
         return NEVER
     began = record.started if record.started is not None else max(draft.now, record.retry_at or 0)
@@ -51,7 +52,7 @@ def end_of(draft: Draft, record: JobRecord) -> Instant:
 def end_of_promised(draft: Draft, record: JobRecord) -> Instant:
     """When a gang that waits for its promise would be over, had it started at the promise's deadline."""
     job = draft.job(record)
-    limit = limit_of(job, draft.desired) if job is not None else None
+    limit = draft.desired.limit_of(job) if job is not None else None
     if limit is None or record.promise is None:
         return NEVER
     return Instant(max(record.promise.deadline, draft.now) + limit)
@@ -74,7 +75,7 @@ class Profile:
         promised = draft.supply.promised
         for record in draft.records.values():
             if record.state.holds_gpus and record.placement is not None:
-                self._add(draft.masks(record), end_of(draft, record), promised)
+                self._add(gang_masks(record), end_of(draft, record), promised)
             if record.promise is not None:
                 self._add(promised_masks(record), end_of_promised(draft, record), None)
 
@@ -213,9 +214,9 @@ class QuotaReturns:
             draft, found = self._draft, dict[int, list[tuple[Instant, int]]]()
             for record in draft.records.values():
                 if record.state.holds_gpus and record.state is not JobState.STOPPING:
-                    kind, until, gpus = draft.types.get(record.job), end_of(draft, record), record.gpus_bound
+                    kind, until, gpus = draft.charges.types.get(record.job), end_of(draft, record), record.gpus_bound
                 elif record.promise is not None:
-                    kind, until = draft.type_at(promised_masks(record)), end_of_promised(draft, record)
+                    kind, until = draft.ground.type_at(promised_masks(record)), end_of_promised(draft, record)
                     gpus = len(record.promise.placement.ranks)
                 else:
                     continue

@@ -17,6 +17,7 @@ from reconciler.model.reasons import Reason, ReasonCode, reason
 from reconciler.model.units import GpuType, JobKey, NodeName
 from reconciler.planner import elastic
 from reconciler.planner.draft import Draft
+from reconciler.planner.masks import gang_masks
 from reconciler.planner.memo import masks_of
 from reconciler.planner.placement import Spot, avoided_nodes
 from reconciler.planner.ranks import obeys
@@ -64,7 +65,7 @@ def leaving_from(draft: Draft, wanted: Mapping[NodeName, int]) -> tuple[JobKey, 
             r.job
             for kind in draft.ground.types
             for r in draft.releasing(kind)
-            if any(mask & wanted.get(node, 0) for node, mask in draft.masks(r).items())
+            if any(mask & wanted.get(node, 0) for node, mask in gang_masks(r).items())
         )
     )
 
@@ -73,12 +74,12 @@ def _target_is_sound(draft: Draft, job: Job, promise: Promise) -> bool:
     """Every node of the target is open, healthy and still right for the job as its file stands now, and no gang on its
     GPUs is overdue with its leaving."""
     index_of, usable, target = draft.ground.tree.index_of, draft.supply.usable, masks_of(promise.placement)
-    shut = draft.refused(job) | draft.drained(job) | draft.unlinked(job)
+    shut = draft.access.closed_to(job)
     for node, mask in target.items():
         index = index_of.get(node)
         if index is None or shut >> index & 1 or mask & ~usable[index]:
             return False
-    if any(mask & target.get(node, 0) for gang in draft.stuck for node, mask in draft.masks(gang).items()):
+    if any(mask & target.get(node, 0) for gang in draft.stuck for node, mask in gang_masks(gang).items()):
         return False
     return obeys(draft.ground, job, promise.placement)
 
@@ -103,7 +104,7 @@ def _mend_or_drop(draft: Draft, record: JobRecord, job: Job, promise: Promise) -
     blocked = draft.desired.blocked
     why = reason(ReasonCode.ADMISSIONS_FROZEN, file=blocked) if blocked else reason(ReasonCode.CAPACITY)
     pending = draft.drop_promise(record, why)
-    kind = draft.type_at(masks_of(promise.placement))
+    kind = draft.ground.type_at(masks_of(promise.placement))
     if blocked or kind is None or draft.breach(job, kind, promised=True) is not None:
         return
     place = _mended(draft, pending, job, kind, promise.placement)
@@ -118,8 +119,8 @@ def _mend_or_drop(draft: Draft, record: JobRecord, job: Job, promise: Promise) -
 
 def _mended(draft: Draft, record: JobRecord, job: Job, kind: GpuType, target: Placement) -> Placement | None:
     """The good part where it is, and what is missing on free GPUs, or else on GPUs that are being released too."""
-    shut = draft.refused(job) | draft.drained(job)
-    late = [draft.masks(gang) for gang in draft.stuck]
+    shut = draft.access.refused(job) | draft.access.drained(job)
+    late = [gang_masks(gang) for gang in draft.stuck]
     rest = tuple(
         place
         for place in usable_part(draft, target.ranks, shut)
@@ -131,7 +132,7 @@ def _mended(draft: Draft, record: JobRecord, job: Job, kind: GpuType, target: Pl
     engine = draft.supply.engines[kind]
     for leaving in ([], draft.releasing(kind)):
         for avoided in avoided_nodes(record.avoid, draft.ground, draft.now):
-            with draft.without(leaving, kind):
+            with draft.charges.without(leaving, kind):
                 for node, mask in masks_by_node(draft, rest).items():
                     free = mask & engine.free_mask(node)
                     if free:

@@ -19,6 +19,7 @@ from reconciler.model.reasons import ReasonCode, reason
 from reconciler.model.units import GpuType, Instant, Nanoseconds
 from reconciler.planner import elastic
 from reconciler.planner.draft import Draft
+from reconciler.planner.masks import gang_masks
 from reconciler.planner.order import Candidate
 from reconciler.planner.placement import Spot, avoided_nodes
 from reconciler.planner.ranks import obeys, placement_at, placement_of
@@ -46,7 +47,7 @@ def _anew(draft: Draft, record: JobRecord, job: Job) -> None:
     for sized in elastic.sizes_of(job):
         if draft.shares.why(sized, sized.gpus) is not None:
             continue
-        for gpu_type in draft.types_for(sized):
+        for gpu_type in draft.access.types_for(sized):
             if draft.breach(sized, gpu_type):
                 continue
             spot = draft.look(record, sized, gpu_type)
@@ -64,8 +65,8 @@ class _Repair:
         size = len(record.whole.ranks) if record.whole is not None else job.gpus
         self._draft, self._record, self._file = draft, record, job
         self._job = elastic.at_size(job, size)
-        self._kind: GpuType | None = draft.type_at(draft.masks(record))
-        self._shut = draft.refused(job) | draft.drained(job)
+        self._kind: GpuType | None = draft.ground.type_at(gang_masks(record))
+        self._shut = draft.access.refused(job) | draft.access.drained(job)
         index_of, promised = draft.ground.tree.index_of, draft.supply.promised
         usable = usable_part(draft, rest.ranks, self._shut)
         self._rest = tuple(place for place in usable if not promised[index_of[place.node]] >> place.gpu & 1)
@@ -98,7 +99,7 @@ class _Repair:
             return None
         index_of = draft.ground.tree.index_of
         spare = sum(1 << index_of[one.node] for one in record.spares)
-        with draft.without_parts([(record, {one.node: one.mask for one in record.spares})], kind):
+        with draft.charges.without_parts([(record, {one.node: one.mask for one in record.spares})], kind):
             for others in (~spare, 0) if spare else (0,):
                 for avoided in avoided_nodes(record.avoid, draft.ground, draft.now):
                     place = completed(draft, self._job, kind, self._rest, parts, self._shut | avoided | others)
@@ -120,11 +121,11 @@ class _Repair:
         draft, kind = self._draft, self._kind
         if draft.shares.why(self._job, self._job.gpus - len(self._rest), jobs=0) is not None:
             return None
-        for gpu_type in draft.types_for(self._job):
+        for gpu_type in draft.access.types_for(self._job):
             more = self._job.gpus - (len(self._rest) if gpu_type == kind else 0)
             if draft.quotas.breach(self._job.queue, gpu_type, more, fixed=draft.is_fixed(self._job)):
                 continue
-            with draft.without([self._record] if gpu_type == kind else [], gpu_type):
+            with draft.charges.without([self._record] if gpu_type == kind else [], gpu_type):
                 spot = draft.look(self._record, self._job, gpu_type)
             if isinstance(spot, Spot):
                 return placement_of(draft.ground, self._job, spot)

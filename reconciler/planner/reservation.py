@@ -17,7 +17,7 @@ from reconciler.model.allocation import JobRecord
 from reconciler.model.job import Job
 from reconciler.model.units import GpuType, Instant, JobKey, Nanoseconds, QueueName
 from reconciler.planner import placement
-from reconciler.planner.draft import Draft, limit_of
+from reconciler.planner.draft import Draft
 from reconciler.planner.placement import Ask, Spot
 from reconciler.planner.profile import NEVER, NOW, Profile, QuotaReturns, SlotIndex
 from reconciler.planner.windows import closed_between
@@ -105,7 +105,7 @@ class Planner:
         found = self._clear_of_windows(record, job, gpu_type, least)
         if found is None or found.at >= NEVER:
             return None
-        limit = limit_of(job, draft.desired)
+        limit = draft.desired.limit_of(job)
         return Reservation(
             job=record.job, queue=job.queue, gpu_type=gpu_type, masks=found.masks, layout=found.layout, starts=found.at,
             ends=Instant(found.at + limit) if limit is not None else NEVER,
@@ -113,18 +113,18 @@ class Planner:
 
     def target(self, record: JobRecord, job: Job, gpu_type: GpuType) -> Found | None:
         """Where a hold gathers GPUs: the domain with fewest missing, its free nodes first, then those that end first."""
-        refused = self._refused(record, job) | self._draft.drained(job)
+        refused = self._refused(record, job) | self._draft.access.drained(job)
         return self._search(job, gpu_type, refused, Instant(self._draft.now), gather=True)
 
     def _refused(self, record: JobRecord, job: Job) -> NodeMask:
         draft = self._draft
         avoided = placement.avoided_nodes(record.avoid, draft.ground, draft.now)[0] if record.avoid else 0
-        return draft.refused(job) | avoided
+        return draft.access.refused(job) | avoided
 
     def _clear_of_windows(self, record: JobRecord, job: Job, gpu_type: GpuType, least: Instant) -> Found | None:
         """The earliest place whose nodes no window closes while it would run."""
         draft, refused = self._draft, self._refused(record, job)
-        limit = limit_of(job, draft.desired)
+        limit = draft.desired.limit_of(job)
         length = limit if limit is not None else draft.desired.scheduling.unlimited_counts_as
         found = self._search(job, gpu_type, refused, least)
         if not draft.desired.windows:
@@ -157,7 +157,7 @@ class Planner:
     ) -> Found | None:
         """The best place over all cuts of the gang; earliest first, or fewest missing first when it gathers."""
         best: Found | None = None
-        for ask in self._draft.asks(job, gpu_type):
+        for ask in self._draft.access.asks(job, gpu_type):
             if len(ask.roles) == 1:
                 found = self._of_equals(job, gpu_type, ask, refused, least, gather=gather)
             else:

@@ -300,6 +300,8 @@ def borrows_again(draft: Draft, record: JobRecord, job: Job) -> Reason | None:
     if record.reclaimed is None:
         return None
     until = Instant(record.reclaimed + draft.desired.scheduling.cooldown)
-    if draft.now >= until or any(not draft.quotas.borrows(job.queue, kind, job.gpus) for kind in draft.types_for(job)):
+    if draft.now >= until or any(
+        not draft.quotas.borrows(job.queue, kind, job.gpus) for kind in draft.access.types_for(job)
+    ):
         return None
     return reason(ReasonCode.AFTER_RECLAIM, until=until)

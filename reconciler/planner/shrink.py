@@ -18,6 +18,7 @@ from reconciler.model.reasons import ReasonCode, reason
 from reconciler.model.units import GpuType, JobKey, NodeName
 from reconciler.planner import elastic, steps
 from reconciler.planner.draft import Draft
+from reconciler.planner.masks import gang_masks
 from reconciler.planner.mildest import mildest_first
 from reconciler.planner.moment import unsure
 from reconciler.planner.placement import Spot
@@ -65,7 +66,7 @@ def find_shrinks(
         return None
     if 1 << len(able) > SETS:  # not all are looked at, and prices say which
         unsure(draft.now)
-    with draft.without(draft.releasing(gpu_type), gpu_type):
+    with draft.charges.without(draft.releasing(gpu_type), gpu_type):
         search = _Search(draft, record, job, gpu_type, claim)
         if search.starts([(one, most_given(draft, one)) for one in able]) is None and not claim.caps:
             return None
@@ -117,7 +118,7 @@ def made_smaller(draft: Draft, candidate: Candidate, groups: int) -> Shrunk | No
     if not all(rank in seats for rank in kept):
         return None
     place = placement_at(draft.ground, smaller, [seats[rank] for rank in kept])
-    shut = draft.refused(smaller) | draft.drained(smaller)
+    shut = draft.access.refused(smaller) | draft.access.drained(smaller)
     if len(usable_part(draft, place.ranks, shut)) < smaller.gpus or not obeys(draft.ground, smaller, place):
         return None  # it could not start again where it is
     return Shrunk(candidate=candidate, job=smaller, place=place)
@@ -153,7 +154,7 @@ class _Search:
         if len(gangs) < len(chosen) or not self._claim.may_go(givers):
             return None
         draft, kind = self._draft, self._kind
-        with draft.without_parts(list(self._given(gangs)), kind):
+        with draft.charges.without_parts(list(self._given(gangs)), kind):
             spot = draft.look(self._record, self._job, kind)
             if not isinstance(spot, Spot) or draft.breach(self._job, kind, promised=True, spot=spot):
                 return None
@@ -164,7 +165,7 @@ class _Search:
     def _given(self, gangs: Sequence[Shrunk]) -> Iterator[tuple[JobRecord, Mapping[NodeName, int]]]:
         for gang in gangs:
             kept = gang.place.masks
-            held = self._draft.masks(gang.candidate.record)
+            held = gang_masks(gang.candidate.record)
             yield gang.candidate.record, {n: m & ~kept.get(n, 0) for n, m in held.items() if m & ~kept.get(n, 0)}
 
     def spared(self, able: Sequence[Candidate]) -> Shrinks | None:

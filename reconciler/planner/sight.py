@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from reconciler.model.allocation import JobRecord
 from reconciler.model.job import Fence
+from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import (
     DEADLINE_PASSED,
     ENDED_BY_NODE,
@@ -19,7 +20,7 @@ from reconciler.model.observed import (
     NodeObservation,
     Observed,
 )
-from reconciler.model.units import NodeName
+from reconciler.model.units import Instant, NodeName
 from reconciler.planner.memo import masks_of
 
 
@@ -92,3 +93,21 @@ def all_is_well(record: JobRecord, observed: Observed) -> bool:
         else:
             return False
     return True
+
+
+def is_overdue(record: JobRecord, observed: Observed, now: Instant) -> bool:
+    """A gang past the deadline of its stop that could not be killed, or is silent and not fenced.
+
+    It is let go of as a whole, so nobody may count on any GPU of it.
+    """
+    if record.state is not JobState.STOPPING or record.deadline is None or now < record.deadline:
+        return False
+    seen = (observed.nodes.get(node) for node in (record.placement.nodes if record.placement else ()))
+    return any(node is not None and _clings(node, record) for node in seen)
+
+
+def _clings(node: NodeObservation, record: JobRecord) -> bool:
+    said = node.attempt(record.job, record.attempt)
+    if said is not None and said.state.released:
+        return False
+    return node.condition is NodeCondition.LOST or (said is not None and said.state is AttemptState.KILL_FAILED)

@@ -40,10 +40,10 @@ def starts_soon(
 
 
 def _ends(draft: Draft, record: JobRecord, gpu_type: GpuType) -> bool:
-    return record.state is JobState.RUNNING and draft.types.get(record.job) == gpu_type
+    return record.state is JobState.RUNNING and draft.charges.types.get(record.job) == gpu_type
 
 
 def _fits_without(draft: Draft, record: JobRecord, job: Job, gpu_type: GpuType, gone: list[JobRecord]) -> bool:
-    with draft.without([*draft.releasing(gpu_type), *gone], gpu_type):
+    with draft.charges.without([*draft.releasing(gpu_type), *gone], gpu_type):
         spot = draft.look(record, job, gpu_type)
         return isinstance(spot, Spot) and draft.breach(job, gpu_type, promised=True, spot=spot) is None

@@ -66,13 +66,13 @@ def complete_running(draft: Draft) -> None:
     ]
     wanted = waited_for(draft) if lacking else set()
     for record, job in sorted(lacking, key=lambda one: draft.line(*one)):
-        if draft.types.get(record.job) not in wanted:
+        if draft.charges.types.get(record.job) not in wanted:
             take_spares(draft, record, job)
 
 
 def take_spares(draft: Draft, record: JobRecord, job: Job, may: May = lambda _job, _kind: True) -> None:
     """Bind as many spares as the file asks for and its queue and free GPUs allow."""
-    kind, place = draft.types.get(record.job), record.placement
+    kind, place = draft.charges.types.get(record.job), record.placement
     if len(record.spares) >= job.spares or record.state not in _ALIVE or kind is None or place is None:
         return
     unit = part_of(place)
@@ -119,7 +119,7 @@ def _after(
     draft: Draft, record: JobRecord, job: Job, kind: GpuType, claim: Claim, gives: Sequence[_Giver], spot: Spot | None
 ) -> Spot | None:  # fmt: skip
     """The spot that is lawful once these have given up what they give: this one, or the best there is then."""
-    with draft.without_parts([(one.record, one.masks) for one in gives], kind):
+    with draft.charges.without_parts([(one.record, one.masks) for one in gives], kind):
         found = spot or draft.look(record, job, kind)
         if not gives or not isinstance(found, Spot) or draft.breach(job, kind, promised=True, spot=found):
             return None
@@ -154,7 +154,7 @@ def _is_sound(draft: Draft, job: Job, spare: Spare) -> bool:
     index = draft.ground.tree.index_of.get(spare.node)
     if index is None or spare.mask & ~draft.supply.usable[index]:
         return False
-    return not (draft.refused(job) | draft.drained(job) | draft.unlinked(job)) >> index & 1
+    return not draft.access.closed_to(job) >> index & 1
 
 
 def _nearest(draft: Draft, record: JobRecord, job: Job, kind: GpuType, unit: int) -> Iterator[tuple[NodeIndex, int]]:
@@ -166,7 +166,7 @@ def _nearest(draft: Draft, record: JobRecord, job: Job, kind: GpuType, unit: int
         else set()
     )
     taken = own | {tree.index_of[one.node] for one in record.spares if one.node in tree.index_of}
-    shut = draft.refused(job) | draft.drained(job) | draft.unlinked(job)
+    shut = draft.access.closed_to(job)
     least = max((draft.ground.levels[rule.level] for rule in job.required if rule.group == "job"), default=ROOT)
     least = least if least <= tree.leaf_level else ROOT  # a gang of one node goes anywhere when that is lost
     least = max(least, draft.ground.floor)

@@ -17,6 +17,7 @@ from reconciler.model.units import GpuType, Instant, JobKey, QueueName
 from reconciler.planner import steps
 from reconciler.planner.draft import Draft
 from reconciler.planner.effort import Effort
+from reconciler.planner.masks import gang_masks
 from reconciler.planner.placement import Shape, Spot, fit_on, shape_of
 from reconciler.planner.protection import Shield, Shields
 from reconciler.planner.victims import Candidate
@@ -117,13 +118,13 @@ class Standing:
         """False for certain when the job would not fit even if everyone were gone whom anyone may ask. Shared by all who
         ask for the same: GPUs only become fewer while a decision is made, so what was true once stays true."""
         draft = self._draft
-        refused = draft.refused(job) | draft.drained(job) | draft.unlinked(job)
+        refused = draft.access.closed_to(job)
         key = (shape_of(job), gpu_type, refused)
         found = self._fits_deserted.get(key)
         if found is None:
             if gpu_type not in self._deserted:
                 self._deserted[gpu_type] = self._desert(gpu_type)
-            engine, asks = self._deserted[gpu_type], draft.asks(job, gpu_type)
+            engine, asks = self._deserted[gpu_type], draft.access.asks(job, gpu_type)
             spot = fit_on(engine, gpu_type, job, asks, refused, draft.ground.resources_of)
             found = self._fits_deserted[key] = isinstance(spot, Spot) or (spot is not None and not spot.proved)
         return found
@@ -134,7 +135,7 @@ class Standing:
         asked = {row.candidate.record.job for rows in self._all().values() for row in rows if not row.bare.by}
         for record in draft.records.values():
             if record.state.holds_gpus and record.state is not JobState.STOPPING and record.job not in asked:
-                for node, mask in draft.masks(record).items():
+                for node, mask in gang_masks(record).items():
                     index = draft.ground.tree.index_of.get(node)
                     if index is not None:
                         stay[index] = stay.get(index, 0) | mask
@@ -291,7 +292,7 @@ class Standing:
             for record in draft.records.values():
                 if record.state is not JobState.RUNNING:
                     continue
-                job, kind = draft.job(record), draft.types.get(record.job)
+                job, kind = draft.job(record), draft.charges.types.get(record.job)
                 if job is not None and kind is not None:
                     leaf = draft.quotas.branches.leaf(record.queue)
                     self._rows.setdefault((leaf, kind), []).append(_row(draft, shields, record, job, leaf))
@@ -303,7 +304,7 @@ def _row(draft: Draft, shields: Shields, record: JobRecord, job: Job, leaf: int)
     shield = shields.of(record, job)
     bare = shields.of(record, job, reclaim=True) if shield.by in ("cooldown", "maxPerDay") else shield
     index_of = draft.ground.tree.index_of
-    places = tuple([(index_of[node], mask) for node, mask in draft.masks(record).items() if node in index_of])
+    places = tuple([(index_of[node], mask) for node, mask in gang_masks(record).items() if node in index_of])
     made = Candidate(record, draft.priority(job), lost, record.gpus_bound, leaf, places)
     return _Row(made, shield, bare)
 

@@ -151,7 +151,7 @@ def queue_explained(
     used: dict[GpuType, int] = {}
     for record in mine:
         if record.gpus_bound:
-            kind = draft.types[record.job]
+            kind = draft.charges.types[record.job]
             used[kind] = used.get(kind, 0) + record.gpus_bound
     rooms = {kind: draft.quotas.room(queue.name, kind) for kind in draft.ground.types}
     waiting = tuple(record for record in mine if record.state in (JobState.PENDING, JobState.HELD))
