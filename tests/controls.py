@@ -362,8 +362,8 @@ CONTROLS = (
     ),
     Control(
         "reconciler/agent/runtime.py",
-        "            self.journal.records[key] = record  # not written down: not launched, tried again next time\n            return\n",
-        "            self.journal.records[key] = record\n",
+        "            self.roster.journal.records[key] = record  # not written down: not launched, tried again next time\n            return\n",
+        "            self.roster.journal.records[key] = record\n",
         "tests/agent/test_keeper.py::test_a_launch_that_cannot_be_written_down_waits_until_it_can",
     ),
     Control(
@@ -421,9 +421,9 @@ CONTROLS = (
         "tests/runtime/test_node_faults.py::test_an_agent_silent_for_less_than_the_limit_costs_nothing",
     ),
     Control(
-        "reconciler/agent/runtime.py",
+        "reconciler/agent/roster.py",
         "        self.boot = proc.boot_id()\n",
-        '        self.boot = f"{proc.boot_id()}-{os.getpid()}"  # as if each agent began anew\n',
+        '        self.boot = f"{proc.boot_id()}-{threading.get_native_id()}"  # as if each agent began anew\n',
         "tests/e2e/test_cluster.py::test_an_agent_that_is_killed_leaves_its_ranks_and_adopts_them_again",
     ),
     Control(
@@ -506,7 +506,7 @@ CONTROLS = (
     ),
     Control(
         "reconciler/agent/runtime.py",
-        "if record.boot != self.boot:",
+        "if record.boot != self.roster.boot:",
         "if False:",
         "tests/agent/test_keeper.py::test_after_a_reboot_nothing_is_adopted",
     ),

@@ -116,11 +116,11 @@ def _run(path: Path, *, only_check: bool) -> int:
         link = Link(conf, say)
         keeper = Keeper(conf, say, events, link.changed)
         link.keeper = keeper
-        link.vitals = Vitals(conf, keeper.bound)
-        link.visits = Visits(keeper, conf.trust.cluster, say)
+        link.vitals = Vitals(conf, keeper.roster.bound)
+        link.visits = Visits(keeper.roster, conf.trust.cluster, say)
         settle(conf)
         renewal = Renewal(conf, say, link.redial)
-        say(f"started (pid {os.getpid()}), generation {keeper.journal.accepted.generation} held")
+        say(f"started (pid {os.getpid()}), generation {keeper.roster.journal.accepted.generation} held")
         say(f"cgroups: {said_of(keeper.launchers.hierarchies)}")
         link.vitals.start()
         _loop(keeper, link, renewal, heard)
@@ -141,7 +141,7 @@ def _loop(keeper: Keeper, link: Link, renewal: Renewal, heard: int) -> None:
     watched: dict[int, int] = {}
     while not ended:
         keeper.step()
-        _watch_shims(keeper.shim_pids(), watched)
+        _watch_shims(keeper.roster.shim_pids(), watched)
         ready, _, _ = select.select([heard, wake_in, *watched.values()], [], [], keeper.patience())
         for fd in {heard, wake_in} & set(ready):
             with contextlib.suppress(BlockingIOError):

@@ -7,10 +7,15 @@ What ends a session is decided elsewhere; here it is only noticed.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from reconciler.agent import proc
+from reconciler.agent.journal import Key
+
+Shims = Mapping[int, Mapping[str, str]]
+"""Facts about the shims of one attempt, by rank."""
 
 BUSY_PERCENT = 1
 """Of one CPU; less is a program that waits."""
@@ -30,6 +35,25 @@ class Looked:
     at: int
     quiet_since: int
     quiet_at: int
+
+
+class Sessions:
+    """The sessions that run here. `idle` has the instant (wall clock, ns) since which nobody uses one, by attempt."""
+
+    def __init__(self) -> None:
+        self.idle: dict[Key, int] = {}
+        self._looked: dict[Key, Looked] = {}
+
+    def look(self, running: Mapping[Key, tuple[int, Shims]]) -> bool:
+        """Whether one of them fell idle, or is used again. Each with how many idle seconds end it (0: none do)."""
+        now, before = proc.boottime(), self.idle
+        self._looked = {
+            key: look_again(self._looked.get(key), used_by(facts), attached_to(facts), now, time.time_ns())
+            for key, (_, facts) in running.items()
+        }
+        idle = {key: idle_since(seen, running[key][0], now) for key, seen in self._looked.items()}
+        self.idle = {key: since for key, since in idle.items() if since is not None}
+        return self.idle != before
 
 
 def look_again(before: Looked | None, used: int, attached: int, now: int, wall: int) -> Looked:
@@ -53,11 +77,11 @@ def idle_since(seen: Looked, idle_seconds: int, now: int) -> int | None:
     return seen.quiet_at if now - seen.quiet_since >= wait * _SECOND else None
 
 
-def used_by(facts: Mapping[int, Mapping[str, str]]) -> int:
+def used_by(facts: Shims) -> int:
     """CPU time, in ns, of all that these shims started and that still runs."""
     return sum(proc.cpu_time(pid) for shim in facts.values() for pid in proc.descendants_of(int(shim["shim"])))
 
 
-def attached_to(facts: Mapping[int, Mapping[str, str]]) -> int:
+def attached_to(facts: Shims) -> int:
     """How many shells are open in them."""
     return sum(int(shim.get("shells", "0")) for shim in facts.values())

@@ -90,7 +90,7 @@ class Link(threading.Thread):
                 self._pause(failures // len(self.conf.servers))
 
     def _pause(self, rounds: int) -> None:
-        lease = self._keeper.lease_seconds()
+        lease = self._keeper.leases.shortest()
         cap = min(LONGEST_PAUSE, lease / 5) if lease else LONGEST_PAUSE
         jitter = 0.5 + os.urandom(1)[0] / 512  # agents must not come back all at once
         time.sleep(min(cap, 0.2 * 2 ** min(rounds, 8)) * jitter)
@@ -169,13 +169,13 @@ class Link(threading.Thread):
 
     def _report(self, seen_address: str) -> Report:
         keeper = self._keeper
-        held = keeper.journal.accepted
+        held = keeper.roster.journal.accepted
         hardware = keeper.checkup.hardware
-        lease = keeper.lease_seconds()
+        lease = keeper.leases.shortest()
         self._sequence += 1
         return Report(
             node=self.conf.node,
-            bootId=keeper.boot,
+            bootId=keeper.roster.boot,
             session=self._session,
             sequence=self._sequence,
             address=self.conf.address or seen_address,
@@ -205,14 +205,14 @@ class Link(threading.Thread):
         if sent.report.hardware:
             self._hardware_known = sent.report.hardware
         if answer.leaseSeconds > 0:
-            self._keeper.renew(sent.at, answer.leaseSeconds)
+            self._keeper.leases.renew(sent.at, answer.leaseSeconds)
         news = answer.proof is not None and self._consider(answer.proof)
         for visit in answer.visits:
             meet(visit)
         return news or bool(answer.visits)
 
     def _consider(self, proof: Proof) -> bool:
-        held = self._keeper.journal.accepted
+        held = self._keeper.roster.journal.accepted
         try:
             order, orders = verify(proof, self.conf.trust, held)
             self._keeper.accept(order, orders)

@@ -28,6 +28,11 @@ def boottime() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
+def on_boottime(instant: int | None) -> int | None:
+    """A wall-clock instant (ns) on the clock that never jumps."""
+    return None if instant is None else boottime() + instant - time.time_ns()
+
+
 def _stat(pid: int) -> list[str]:
     """Fields of /proc/PID/stat from the third on (the second may hold anything); [] when there is none."""
     try:

@@ -24,7 +24,7 @@ from reconciler.wire import VISITS_PATH, Visit, VisitRequest
 
 if TYPE_CHECKING:
     from reconciler.agent.household import Resident
-    from reconciler.agent.runtime import Keeper
+    from reconciler.agent.roster import Roster
 
 MOST_AT_ONCE = 64
 BATCH_BYTES = 1 << 16
@@ -34,8 +34,8 @@ _LOOK_AGAIN_SECONDS = 0.2
 class Visits:
     """The visits under way on this node."""
 
-    def __init__(self, keeper: Keeper, cluster: str, say: Voice) -> None:
-        self._keeper, self._cluster, self._say = keeper, cluster, say
+    def __init__(self, roster: Roster, cluster: str, say: Voice) -> None:
+        self._roster, self._cluster, self._say = roster, cluster, say
         self._challenges = Challenges()
         self._began = time.time_ns()
         self._room = threading.Semaphore(MOST_AT_ONCE)
@@ -80,11 +80,11 @@ class Visits:
         """Raises VisitRefused."""
         now = time.time_ns()
         asked = read_request(visit.request, visit.signature, now)
-        if (asked.node, asked.cluster) != (self._keeper.conf.node, self._cluster):
+        if (asked.node, asked.cluster) != (self._roster.conf.node, self._cluster):
             raise VisitRefused("the request is for another node", code="BadRequest")
         if int(asked.challenge.partition(".")[0]) < self._began:
             raise VisitRefused("this agent has just been started: ask again", code="JustStarted")
-        resident = self._keeper.resident(asked.job)
+        resident = self._roster.resident(asked.job)
         if resident is None:
             raise VisitRefused(f"{asked.job} was never on {asked.node}", code="NotHere")
         user = signer_among(visit.request, visit.signature, resident.holders)
@@ -98,7 +98,7 @@ class Visits:
             self._show_logs(asked, resident, line)
 
     def _open_shell(self, asked: VisitRequest, line: WebSocket) -> None:
-        folder, rank = self._keeper.rank_to_visit(asked.job, asked.attempt, asked.rank)
+        folder, rank = self._roster.rank_to_visit(asked.job, asked.attempt, asked.rank)
         terminal = Terminal(folder, rank, asked)
         try:
             _tell(line, {"accepted": True, "rank": rank})
@@ -109,7 +109,7 @@ class Visits:
     # --- logs ----------------------------------------------------------------------------------------------------
 
     def _show_logs(self, asked: VisitRequest, resident: Resident, line: WebSocket) -> None:
-        folder = LogFolder(self._keeper.conf.logs_dir, asked.job, resident.owner)
+        folder = LogFolder(self._roster.conf.logs_dir, asked.job, resident.owner)
         attempts = folder.attempts()
         attempt = asked.attempt or max(attempts, default=0)
         ranks = [rank for rank in folder.ranks(attempt) if asked.rank in (-1, rank)]

@@ -47,7 +47,7 @@ def make(agents: Agents) -> MakeKeeper:
 
 
 def ordered(keeper: Keeper, repo: StateRepo, generation: int, *orders: AttemptOrder) -> None:
-    keeper.accept(*verify(repo.orders(generation, *orders), repo.trust, keeper.journal.accepted))
+    keeper.accept(*verify(repo.orders(generation, *orders), repo.trust, keeper.roster.journal.accepted))
     keeper.step()
 
 
@@ -68,9 +68,9 @@ def prepared(keeper: Keeper, repo: StateRepo, order: AttemptOrder) -> AttemptSta
 
 def pretend_launched(keeper: Keeper, order: AttemptOrder, pid: int, start: int, boot: str = "") -> None:
     """A journal and a status file as a dead agent and a dead shim would have left them."""
-    here = boot or keeper.boot
-    keeper.journal.keep(Record(order.job, 1, order.digest, "launched", "Running", 1, 1, "c", boot=here))
-    folder = keeper.folder / order.job / "1"
+    here = boot or keeper.roster.boot
+    keeper.roster.journal.keep(Record(order.job, 1, order.digest, "launched", "Running", 1, 1, "c", boot=here))
+    folder = keeper.roster.folder / order.job / "1"
     folder.mkdir(parents=True)
     for rank in range(2):
         facts = {"rank": rank, "digest": order.digest, "boot": here, "shim": pid, "shimStart": start}
@@ -115,7 +115,7 @@ def test_attempts_the_journal_lost_are_found_by_their_folders(
     pretend_launched(keeper, order, stranger.pid, proc.start_time(stranger.pid))
     (keeper.conf.state_dir / "journal").unlink()
     again = make()
-    assert again.journal.accepted == NOTHING
+    assert again.roster.journal.accepted == NOTHING
     again.step()
     assert only(again).state == "Running", "nothing is stopped before anyone said what belongs here"
     ordered(again, repo, 1, running(order, "run"))
@@ -131,7 +131,7 @@ def test_a_promise_that_cannot_be_written_down_is_a_refusal(
         if b'"attempt"' in line:
             raise JournalFull("full")
 
-    monkeypatch.setattr(keeper.journal, "_append", full)
+    monkeypatch.setattr(keeper.roster.journal, "_append", full)
     refused = prepared(keeper, repo, order)
     assert refused.state == "Refused"
     assert refused.reason.startswith("LocalStorageFull")
@@ -145,11 +145,11 @@ def test_an_order_that_cannot_be_written_down_is_not_accepted(
     def full(line: bytes) -> None:
         raise JournalFull("full")
 
-    monkeypatch.setattr(keeper.journal, "_append", full)
+    monkeypatch.setattr(keeper.roster.journal, "_append", full)
     with pytest.raises(RefusedOrder) as caught:
         ordered(keeper, repo, 1, order)
     assert caught.value.code == "LocalStorageFull"
-    assert (keeper.orders, keeper.journal.accepted) == ({}, NOTHING)
+    assert (keeper.roster.orders, keeper.roster.journal.accepted) == ({}, NOTHING)
 
 
 def test_a_launch_that_cannot_be_written_down_waits_until_it_can(
@@ -157,7 +157,7 @@ def test_a_launch_that_cannot_be_written_down_waits_until_it_can(
 ) -> None:
     keeper = make()
     assert prepared(keeper, repo, order).state == "Prepared"
-    append, begun = keeper.journal._append, list[Path]()
+    append, begun = keeper.roster.journal._append, list[Path]()
 
     def full(line: bytes) -> None:
         if b'"launched"' in line:
@@ -165,13 +165,13 @@ def test_a_launch_that_cannot_be_written_down_waits_until_it_can(
         append(line)
 
     monkeypatch.setattr(keeper.launchers, "start", lambda _, spec: begun.append(spec))
-    monkeypatch.setattr(keeper.journal, "_append", full)
+    monkeypatch.setattr(keeper.roster.journal, "_append", full)
     ordered(keeper, repo, 2, running(order, "run"))
     keeper.step()
     assert begun == [], "an agent that is killed now would know nothing of these ranks"
-    monkeypatch.setattr(keeper.journal, "_append", append)
+    monkeypatch.setattr(keeper.roster.journal, "_append", append)
     keeper.step()
-    assert begun == [keeper.folder / order.job / "1" / "spec.json"]
+    assert begun == [keeper.roster.folder / order.job / "1" / "spec.json"]
 
 
 def test_another_incarnation_under_the_same_number_waits_for_the_first_to_end(
@@ -185,7 +185,7 @@ def test_another_incarnation_under_the_same_number_waits_for_the_first_to_end(
     keeper.step()
     assert keeper.statuses() == []
     keeper.step()
-    assert keeper.preparing[order.job, 1].digest == "sha256:2"
+    assert keeper.roster.preparing[order.job, 1].digest == "sha256:2"
 
 
 def test_a_launcher_left_behind_starts_nothing_after_the_launch_was_cancelled(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_lease_bound_work_is_not_started_unless_a_reconciler_answered_within_the
     keeper = make()
     leased = running(order, "prepare", fence="lease", leaseSeconds=2)
     assert prepared(keeper, repo, leased).state == "Prepared"
-    keeper.renew(proc.boottime() - 3_000_000_000, 2)
+    keeper.leases.renew(proc.boottime() - 3_000_000_000, 2)
     ordered(keeper, repo, 2, running(leased, "run"))
     assert keeper.launchers.under_way == {}
-    assert not list(keeper.folder.glob("**/spec.json"))
+    assert not list(keeper.roster.folder.glob("**/spec.json"))
