@@ -1,7 +1,7 @@
 """Where GPUs are, which are free, what fits where, and what a placement costs to talk across.
 
 tree           levels, domains and nodes as small integers; node shapes
-capacity       the bit-set engine: free GPUs, trial and undo; `units` its counts of smaller workers
+capacity       the bit-set engine: free GPUs, trial and undo; `counts` what is free by domain, `units` smaller workers
 request        a gang of equal workers as asked, and a placement as answered
 find           the placement rule for one such gang; `rooms` which domains have room, `gpus` which GPUs of a node
 roles          gangs of unlike members

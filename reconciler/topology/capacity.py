@@ -7,25 +7,22 @@ and who may have it, and why a node is excluded, that of the planner.
     parts[k][leaf]    bit set of slots: partly used nodes with exactly k free GPUs
     wholes[k][leaf]   bit set of slots: wholly free nodes of k GPUs
     has_part[k], has_whole[k]     bit sets of the leaves where those are not empty
-    whole[level][domain], free[level][domain]     wholly free nodes and free GPUs
-    by_whole[level][f]     bit set of domains with f wholly free nodes; filled[level]: bit set of f in use
-    tight[level][f << 32 | p]     the same, divided by p = free GPUs beyond f smallest nodes; rests[level][f]: p in use
+    counts            what that makes for every domain, and which are tightest: see there
 
-`tight` in ascending order is the order "tightest first, then lowest number" of the placement rule. A node excluded
-(cordoned, refused by a request) is in none of these; its free GPUs wait in `excluded`. Cost of a change: O(levels).
+A node excluded (cordoned, refused by a request) is in none of these; its free GPUs wait in `excluded`. Cost of a
+change: O(levels).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, Self
+from typing import Self
 
 from reconciler.errors import BrokenInvariant
+from reconciler.topology.counts import Counts
 from reconciler.topology.tree import ROOT, DomainIndex, GpuMask, Level, NodeIndex, NodeMask, NodeShape, Tree
 from reconciler.topology.units import UnitIndex, units_on
-
-KEY: Final = 32  # bits for the free GPUs in a key of `tight`
 
 _TAKE, _GIVE, _TAKE_WHOLE, _GIVE_WHOLE, _EXCLUDE, _INCLUDE = range(6)
 
@@ -38,9 +35,9 @@ class Capacity:
     """
 
     __slots__ = (
-        "_blocks", "_depth", "_floor", "_full", "_indexes", "_journal", "_shape", "_slots", "_size", "_withheld", "block_level", "by_whole", "chosen",
-        "excluded", "filled", "free", "gpus", "has_islands", "has_part", "has_whole", "idle_unbroken", "is_uniform",
-        "largest_node", "node_sizes", "partly", "parts", "rests", "tight", "tree", "visits", "whole", "wholes",
+        "_blocks", "_depth", "_full", "_indexes", "_journal", "_shape", "_slots", "_size", "_withheld", "block_level",
+        "chosen", "counts", "excluded", "gpus", "has_islands", "has_part", "has_whole", "idle_unbroken", "is_uniform",
+        "largest_node", "node_sizes", "partly", "parts", "tree", "visits", "wholes",
     )  # fmt: skip
 
     def __init__(
@@ -58,7 +55,6 @@ class Capacity:
         self.largest_node = max(self.node_sizes, default=0)
         self.has_islands = any(len(shape.nvlink) > 1 for shape in shapes)
         self.is_uniform = len({(shape.gpus, shape.nvlink) for shape in shapes}) == 1
-        self._floor = min(self.node_sizes, default=0)
         self._shape = shapes[0] if shapes else NodeShape(gpus=0, nvlink=(), numa=())  # what uniform nodes have alike
         self.gpus = sum(tree.gpus_of(node) for node in nodes)
         self.visits = 0
@@ -69,7 +65,7 @@ class Capacity:
         self._build(nodes)
 
     def _build(self, nodes: list[NodeIndex]) -> None:
-        """All nodes free: count upwards from the leaves once, then make the buckets."""
+        """All nodes free."""
         tree = self.tree
         leaves = len(tree.domains[-1])
         self.partly: dict[NodeIndex, GpuMask] = {}
@@ -79,47 +75,31 @@ class Capacity:
         self.has_part = [0] * self.largest_node
         self.wholes = {size: [0] * leaves for size in self.node_sizes}
         self.has_whole = dict.fromkeys(self.node_sizes, 0)
-        self.whole = [[0] * len(domains) for domains in tree.domains]
-        self.free = [[0] * len(domains) for domains in tree.domains]
+        whole, free = [0] * leaves, [0] * leaves
         for node in nodes:
             leaf, size = tree.leaf_of[node], self._full[node].bit_count()
             self.wholes[size][leaf] |= 1 << tree.slot_of[node]
             self.has_whole[size] |= 1 << leaf
-            self.whole[-1][leaf] += 1
-            self.free[-1][leaf] += size
+            whole[leaf] += 1
+            free[leaf] += size
         self._slots = [sum(row[leaf] for row in self.wholes.values()) for leaf in range(leaves)]  # of the pool's nodes
-        for level in range(tree.leaf_level, 0, -1):
-            for domain, parent in enumerate(tree.parents[level]):
-                self.whole[level - 1][parent] += self.whole[level][domain]
-                self.free[level - 1][parent] += self.free[level][domain]
-        self.by_whole = [[0] * (max(counts, default=0) + 1) for counts in self.whole]
-        self.rests = [[0] * len(buckets) for buckets in self.by_whole]
-        self.filled = [0] * len(tree.levels)
-        self.tight: list[dict[int, int]] = [{} for _ in tree.levels]
-        for level in range(1, len(tree.levels)):
-            for domain, count in enumerate(self.whole[level]):
-                rest, bit = self.free[level][domain] - count * self._floor, 1 << domain
-                self.by_whole[level][count] |= bit
-                self.filled[level] |= 1 << count
-                self.rests[level][count] |= 1 << rest
-                key = count << KEY | rest
-                self.tight[level][key] = self.tight[level].get(key, 0) | bit
+        self.counts = Counts(tree, whole, free, min(self.node_sizes, default=0))
         self.idle_unbroken = self.gpus  # free GPUs in NVLink domains that are wholly free
         self._size: list[int] = []
         self._blocks: list[DomainIndex] = []
         if self.block_level is not None:
-            self._size = list(self.free[self.block_level])
+            self._size = list(self.counts.free[self.block_level])
             self._blocks = [tree.enclosing(tree.leaf_level, leaf, self.block_level) for leaf in range(leaves)]
 
     # --- what is free ---
 
     def free_gpus(self, level: Level = ROOT, domain: DomainIndex = 0) -> int:
         """Free GPUs in a domain, on nodes that are not excluded."""
-        return self.free[level][domain]
+        return self.counts.free[level][domain]
 
     def whole_nodes(self, level: Level = ROOT, domain: DomainIndex = 0) -> int:
         """Nodes of a domain all of whose GPUs are free."""
-        return self.whole[level][domain]
+        return self.counts.whole[level][domain]
 
     def free_mask(self, node: NodeIndex) -> GpuMask:
         """Free GPUs of a node, also of an excluded one."""
@@ -164,8 +144,9 @@ class Capacity:
     def largest_domain(self, level: Level, unit: int = 1, share: int = 1) -> tuple[DomainIndex, int]:
         """The domain of a level that holds most workers of `unit` GPUs, lowest number first, and how many."""
         if self.counts_whole(unit, share):
-            total, most = self.whole[ROOT][0], self.filled[level].bit_length() - 1
-            domains = self.by_whole[level][most]
+            counts = self.counts
+            total, most = counts.whole[ROOT][0], counts.filled[level].bit_length() - 1
+            domains = counts.by_whole[level][most]
         else:
             index = self.units(unit, share)
             total, most = index.count[ROOT][0], index.filled[level].bit_length() - 1
@@ -376,9 +357,12 @@ class Capacity:
             count = new.bit_count()
             self.parts[count][leaf] |= bit
             self.has_part[count] |= 1 << leaf
+        gpus = new.bit_count() - old.bit_count()
         if self.block_level is None:
             self._count_islands(tree.shapes[tree.shape_of[node]], old, new)
-        self._shift(leaf, (new == full) - (old == full), new.bit_count() - old.bit_count())
+        else:
+            self._count_block(self.block_level, leaf, gpus)
+        self.counts.shift(leaf, (new == full) - (old == full), gpus)
         if self._indexes:
             shape = tree.shapes[tree.shape_of[node]]
             for index in self._indexes.values():
@@ -392,12 +376,20 @@ class Capacity:
             if was != now:
                 self.idle_unbroken += island.bit_count() * (now - was)
 
+    def _count_block(self, level: Level, leaf: DomainIndex, gpus: int) -> None:
+        """To be told before the counts are."""
+        block = self._blocks[leaf]
+        had, size = self.counts.free[level][block], self._size[block]
+        self.idle_unbroken += size * ((had + gpus == size) - (had == size))
+
     def _shift_whole(self, leaf: DomainIndex, change: int) -> None:
         """`change` nodes of a uniform pool become wholly free (or, negative, wholly used)."""
         size = self.largest_node
         if self.block_level is None:
             self.idle_unbroken += change * size
-        self._shift(leaf, change, change * size)
+        else:
+            self._count_block(self.block_level, leaf, change * size)
+        self.counts.shift(leaf, change, change * size)
         if self._indexes:
             shape = self._shape
             for index in self._indexes.values():
@@ -405,53 +397,13 @@ class Capacity:
                 if units:
                     index.shift(leaf, change * units)
 
-    def _shift(self, leaf: DomainIndex, nodes: int, gpus: int) -> None:
-        """Wholly free nodes and free GPUs of a leaf and of all domains around it change; so do their buckets."""
-        parents, floor, domain = self.tree.parents, self._floor, leaf
-        if self.block_level is not None:
-            block = self._blocks[leaf]
-            had, size = self.free[self.block_level][block], self._size[block]
-            self.idle_unbroken += size * ((had + gpus == size) - (had == size))
-        for level in range(len(parents) - 1, 0, -1):
-            whole, free, tight, rests = self.whole[level], self.free[level], self.tight[level], self.rests[level]
-            f0, u0, bit = whole[domain], free[domain], 1 << domain
-            f1, u1 = f0 + nodes, u0 + gpus
-            whole[domain], free[domain] = f1, u1
-            p0, p1 = u0 - f0 * floor, u1 - f1 * floor
-            key = f0 << KEY | p0
-            left = tight[key] ^ bit
-            if left:
-                tight[key] = left
-            else:
-                del tight[key]
-                rests[f0] ^= 1 << p0
-            key = f1 << KEY | p1
-            beside = tight.get(key)
-            if beside is None:
-                tight[key] = bit
-                rests[f1] |= 1 << p1
-            else:
-                tight[key] = beside | bit
-            if nodes:
-                by_whole = self.by_whole[level]
-                by_whole[f0] ^= bit
-                if not by_whole[f0]:
-                    self.filled[level] ^= 1 << f0
-                by_whole[f1] |= bit
-                self.filled[level] |= 1 << f1
-            domain = parents[level][domain]
-        self.whole[ROOT][0] += nodes
-        self.free[ROOT][0] += gpus
-
     def snapshot(self) -> tuple[object, ...]:
         """The whole state as plain values, in an order that does not depend on how it came about."""
         return (
             tuple(sorted(self.partly.items())), tuple(sorted(self.excluded.items())), self.idle_unbroken,
             tuple(map(tuple, self.parts)), tuple(self.has_part),
             tuple((size, tuple(row)) for size, row in self.wholes.items()), tuple(self.has_whole.items()),
-            tuple(map(tuple, self.whole)), tuple(map(tuple, self.free)),
-            tuple(map(tuple, self.by_whole)), tuple(self.filled), tuple(map(tuple, self.rests)),
-            tuple(tuple(sorted(level.items())) for level in self.tight), tuple(self._journal), self._depth,
+            self.counts.snapshot(), tuple(self._journal), self._depth,
             tuple((key, tuple(tuple(sorted(b.items())) for b in i.buckets)) for key, i in sorted(self._indexes.items())),
         )  # fmt: skip
 

@@ -46,8 +46,8 @@ def _spread(
     tree = capacity.tree
     if level == tree.leaf_level:
         capacity.visits += 1
-        return [domain] if leaves == 1 and capacity.whole[level][domain] >= share else None
-    if share * leaves > capacity.whole[level][domain]:
+        return [domain] if leaves == 1 and capacity.counts.whole[level][domain] >= share else None
+    if share * leaves > capacity.counts.whole[level][domain]:
         return None
     group = max([1, *(size for at, size in asked.groups if at > level)])
     first, end = tree.span(level, domain, level + 1)
@@ -60,7 +60,7 @@ def _spread(
             if (inner := _spread(capacity, asked, level + 1, child, share, leaves // children)) is not None
         ]
         if len(found) >= children:
-            found.sort(key=lambda inner: (sum(capacity.whole[-1][leaf] for leaf in inner), inner))
+            found.sort(key=lambda inner: (sum(capacity.counts.whole[-1][leaf] for leaf in inner), inner))
             return [leaf for inner in found[:children] for leaf in inner]
     return None
 

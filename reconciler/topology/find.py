@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from reconciler.topology.capacity import KEY, Capacity
+from reconciler.topology.capacity import Capacity
+from reconciler.topology.counts import KEY
 from reconciler.topology.gpus import choose
 from reconciler.topology.request import Placement, Request, request
 from reconciler.topology.rooms import (
@@ -116,12 +117,12 @@ def _best(capacity: Capacity, asked: Request, level: Level) -> tuple[DomainIndex
     spreads = level < asked.count_level or asked.groups or asked.soft_group
     if not spreads and level > ROOT and capacity.counts_whole(asked.unit, asked.share):
         capacity.visits += 1  # the hot path: three times count-trailing-zeros
-        fitting = capacity.filled[level] >> units
+        fitting = capacity.counts.filled[level] >> units
         if not fitting:
             return None
         count = units + (fitting & -fitting).bit_length() - 1
-        rests = capacity.rests[level][count]
-        domains = capacity.tight[level][count << KEY | (rests & -rests).bit_length() - 1]
+        rests = capacity.counts.rests[level][count]
+        domains = capacity.counts.tight[level][count << KEY | (rests & -rests).bit_length() - 1]
         return (domains & -domains).bit_length() - 1, None
     holding = domains_holding(capacity, asked, level)
     if not holding:

@@ -174,7 +174,7 @@ def _exact(capacity: Capacity, roles: Sequence[Request], level: Level) -> tuple[
     items = [roles[index].unit for index in order for _ in range(roles[index].units)]
     left = VISITS
     for domain in domains:
-        if capacity.free[level][domain] < sum(items):
+        if capacity.counts.free[level][domain] < sum(items):
             continue
         nodes = _nodes_by_free(capacity, level, domain)
         chosen, steps = pack_exactly([len(rows) for rows in nodes], items, left)

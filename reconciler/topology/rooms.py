@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from reconciler.topology.capacity import KEY, Capacity
+from reconciler.topology.capacity import Capacity
+from reconciler.topology.counts import KEY
 from reconciler.topology.request import Request
 from reconciler.topology.tree import ROOT, DomainIndex, Level, bits_of
 
@@ -26,9 +27,10 @@ def tightest(capacity: Capacity, level: Level, domains: int) -> DomainIndex:
     count = domains.bit_count()
     if count <= FEW:
         capacity.visits += count
-        whole, free = capacity.whole[level], capacity.free[level]
+        whole, free = capacity.counts.whole[level], capacity.counts.free[level]
         return min((whole[d], free[d], d) for d in bits_of(domains))[2]
-    tight, by_whole, filled = capacity.tight[level], capacity.by_whole[level], capacity.filled[level]
+    counts = capacity.counts
+    tight, by_whole, filled = counts.tight[level], counts.by_whole[level], counts.filled[level]
     while True:  # the same order as below, without a generator: this is the hot path
         low = filled & -filled
         filled ^= low
@@ -36,7 +38,7 @@ def tightest(capacity: Capacity, level: Level, domains: int) -> DomainIndex:
         capacity.visits += 1
         if by_whole[whole_nodes] & domains:
             break
-    rests = capacity.rests[level][whole_nodes]
+    rests = counts.rests[level][whole_nodes]
     while True:
         low = rests & -rests
         rests ^= low
@@ -52,8 +54,9 @@ def tightest_first(capacity: Capacity, level: Level, domains: int) -> Iterator[D
         capacity.visits += 1
         yield ROOT
         return
-    tight, all_rests, by_whole = capacity.tight[level], capacity.rests[level], capacity.by_whole[level]
-    filled = capacity.filled[level]
+    counts = capacity.counts
+    tight, all_rests, by_whole = counts.tight[level], counts.rests[level], counts.by_whole[level]
+    filled = counts.filled[level]
     while filled and domains:
         low = filled & -filled
         filled ^= low
@@ -80,9 +83,9 @@ def domains_holding(capacity: Capacity, asked: Request, level: Level) -> int:
     if not capacity.counts_whole(asked.unit, asked.share):
         return capacity.units(asked.unit, asked.share).holding(level, asked.units)
     if level == ROOT:
-        return 1 if capacity.whole[ROOT][0] >= asked.units else 0
-    holding, by_whole = 0, capacity.by_whole[level]
-    for beyond in bits_of(capacity.filled[level] >> asked.units):
+        return 1 if capacity.counts.whole[ROOT][0] >= asked.units else 0
+    holding, by_whole = 0, capacity.counts.by_whole[level]
+    for beyond in bits_of(capacity.counts.filled[level] >> asked.units):
         holding |= by_whole[asked.units + beyond]
     return holding
 
@@ -136,13 +139,13 @@ def _fitting(
 def units_in(capacity: Capacity, asked: Request, level: Level, domain: DomainIndex) -> int:
     """Workers that a domain holds, groups not considered."""
     if capacity.counts_whole(asked.unit, asked.share):
-        return capacity.whole[level][domain]
+        return capacity.counts.whole[level][domain]
     return capacity.units(asked.unit, asked.share).count[level][domain]
 
 
 def buckets_of(capacity: Capacity, asked: Request, level: Level) -> tuple[int, Mapping[int, int] | list[int]]:
     """Domains of a level by the units they hold: bit set of the numbers in use, and the domains of each."""
     if capacity.counts_whole(asked.unit, asked.share):
-        return capacity.filled[level], capacity.by_whole[level]
+        return capacity.counts.filled[level], capacity.counts.by_whole[level]
     index = capacity.units(asked.unit, asked.share)
     return index.filled[level], index.buckets[level]

@@ -44,10 +44,10 @@ def no_fit(capacity: Capacity, asked: Request, *, proved: bool = True) -> NoFit:
     return NoFit(
         level=asked.required,
         need=asked.gpus,
-        free=capacity.free[ROOT][0],
+        free=capacity.counts.free[ROOT][0],
         best_domain=domain,
         best_fit=units * asked.unit,
-        best_free=capacity.free[level][domain],
+        best_free=capacity.counts.free[level][domain],
         groups_fit=fits,
         groups_need=asked.units // size,
         proved=proved,
@@ -67,7 +67,7 @@ def _no_node(capacity: Capacity, asked: Request, proved: bool) -> NoFit:
     return NoFit(
         level=max(asked.required, tree.node_level),
         need=asked.gpus,
-        free=capacity.free[ROOT][0],
+        free=capacity.counts.free[ROOT][0],
         best_domain=best,
         best_fit=0,
         best_free=most,

@@ -179,7 +179,7 @@ def check(capacity: Capacity) -> None:
             assert capacity.free_gpus(level, domain) == sum(offered[n].bit_count() for n in nodes)
             assert capacity.whole_nodes(level, domain) == whole
             if level:
-                assert capacity.by_whole[level][whole] >> domain & 1
+                assert capacity.counts.by_whole[level][whole] >> domain & 1
             for unit, share in ((1, 1), (2, 1), (2, 2), (4, 2)):
                 index = capacity.units(unit, share)
                 units = sum(units_on(tree.shapes[tree.shape_of[n]], offered[n], unit, index.share) for n in nodes)
