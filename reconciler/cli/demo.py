@@ -11,6 +11,8 @@ import click
 
 from reconciler.errors import UsageError
 
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 @click.command()
 @click.option("--keep", is_flag=True, help="Leave it running after the last act, until Ctrl-C.")
@@ -26,9 +28,9 @@ def demo(folder: Path | None, *, keep: bool) -> None:
         raise UsageError(f"{folder} is not empty", code="FolderNotEmpty", remedy="name a new folder, or none")
     place = folder.resolve() if folder else Path(tempfile.mkdtemp(prefix="gangops-demo-"))
     place.mkdir(parents=True, exist_ok=True)
-    for ending in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal too, unless it was started with nohup
+    for ending in _ENDINGS:  # a closed terminal too, unless it was started with nohup
         if signal.getsignal(ending) is not signal.SIG_IGN:
-            signal.signal(ending, signal.default_int_handler)
+            signal.signal(ending, _end)
     click.echo(f"GangOps demo. Everything lies in {place}")
     with Stage(place) as stage:
         play(stage, click.echo)
@@ -37,6 +39,13 @@ def demo(folder: Path | None, *, keep: bool) -> None:
             click.echo(f"\nRunning on: {stage.count_processes()} processes. Ctrl-C ends them all.")
             while True:
                 time.sleep(1)
+
+
+def _end(*_: object) -> None:
+    """Once: a second Ctrl-C, however soon, must not come between the first and the end of all processes."""
+    for ending in _ENDINGS:
+        signal.signal(ending, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _where_to_look(place: Path) -> None:

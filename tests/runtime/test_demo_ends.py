@@ -15,15 +15,17 @@ from reconciler.errors import ExitStatus
 from reconciler.runtime.demo.stage import is_zombie
 
 ROOT = Path(__file__).parents[2]
+PATIENCE = 90
 # The real verb and stage, with one stubborn process instead of a cluster.
 DEMO = """
 import signal, subprocess, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that started us beside it may ignore it
 import reconciler.cli as cli
 import reconciler.runtime.demo.acts as acts
 def play(stage, told):
-    left = subprocess.Popen(["bash", "-c", "trap '' TERM INT HUP; while :; do sleep 1; done"])
-    time.sleep(0.3)
+    stubborn = "trap '' TERM INT HUP; echo deaf; while :; do sleep 1; done"
+    left = subprocess.Popen(["bash", "-c", stubborn], stdout=subprocess.PIPE)
+    left.stdout.readline()
     print("started", left.pid, flush=True)
     time.sleep(60)
 acts.play = play
@@ -40,7 +42,10 @@ def test_nothing_is_left_when_the_demo_is_ended_twice(tmp_path: Path, asked: sig
         assert demo.stdout is not None
         pid = next(int(line.split()[1]) for line in demo.stdout if line.startswith("started"))
         demo.send_signal(asked)
-        time.sleep(0.5)  # an impatient person
-        demo.send_signal(signal.SIGINT)
-        assert demo.wait(timeout=30) == ExitStatus.INTERRUPTED
+        end = time.monotonic() + PATIENCE
+        while demo.poll() is None:  # an impatient person: whatever it does just then, it is asked again
+            assert time.monotonic() < end
+            demo.send_signal(signal.SIGINT)
+            time.sleep(0.001)
+        assert demo.returncode == ExitStatus.INTERRUPTED
     assert not os.path.exists(f"/proc/{pid}") or is_zombie(pid)  # noqa: PTH110  asked often
