@@ -1,4 +1,4 @@
-"""However the demo is ended, and however often it is asked, nothing of it stays."""
+"""However the demo is ended, and however often it is asked, nothing of it stays; and whom it collects meanwhile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from reconciler.errors import ExitStatus
-from reconciler.runtime.demo.stage import is_zombie
+from reconciler.runtime.demo.stage import children, collect_orphans, is_zombie
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 90
@@ -49,3 +49,17 @@ def test_nothing_is_left_when_the_demo_is_ended_twice(tmp_path: Path, asked: sig
             time.sleep(0.001)
         assert demo.returncode == ExitStatus.INTERRUPTED
     assert not os.path.exists(f"/proc/{pid}") or is_zombie(pid)  # noqa: PTH110  asked often
+
+
+def test_only_who_was_left_by_others_is_collected() -> None:
+    """A child that somebody waits for keeps its status, however long it has been over."""
+    ours = subprocess.Popen(["false"])
+    orphan = subprocess.Popen(["false"], start_new_session=True)  # as a shim is, when its agent is gone
+    end = time.monotonic() + PATIENCE
+    while not (is_zombie(ours.pid) and is_zombie(orphan.pid)):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    collect_orphans()
+    assert orphan.pid not in children(os.getpid())
+    assert ours.wait() == 1
+    orphan.wait()

@@ -56,15 +56,17 @@ class Stage:
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
         self._reconciler: subprocess.Popen[bytes] | None = None
         self._ending = threading.Event()
+        self._reaper = threading.Thread(target=self._reap, daemon=True)
 
     def __enter__(self) -> Self:
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-        threading.Thread(target=self._reap, daemon=True).start()
+        self._reaper.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ending.set()
         with _deaf():
+            self._ending.set()
+            self._reaper.join()
             end_descendants()
             # They have ended, and were collected with the orphans: Popen asks once more, and knows it too.
             for started in (*self._agents.values(), *([self._reconciler] if self._reconciler is not None else [])):
@@ -203,13 +205,8 @@ class Stage:
         return len(descendants(os.getpid()))
 
     def _reap(self) -> None:
-        """Collect orphans that became ours, so that none stays a zombie; our own children are left to Popen."""
         while not self._ending.wait(0.05):
-            own = {p.pid for p in [*self._agents.values(), *([self._reconciler] if self._reconciler else [])]}
-            for pid in children(os.getpid()):
-                if pid not in own and is_zombie(pid) and "python" in program_name(pid):
-                    with contextlib.suppress(ChildProcessError):
-                        os.waitpid(pid, os.WNOHANG)
+            collect_orphans()
 
     # -- people
 
@@ -331,18 +328,23 @@ def is_zombie(pid: int) -> bool:
     return False
 
 
-def program_name(pid: int) -> str:
-    """The kernel's short name of a process, "" when it is gone."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    return ""
-
-
 def command_line(pid: int) -> str:
     """Its arguments joined by blanks, "" when it is gone."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
     return ""
+
+
+def collect_orphans() -> None:
+    """Collect shims and ranks that became ours and have ended, so that none stays a zombie.
+
+    Shims begin sessions of their own. Whom we started ourselves is in ours, and left to whoever waits for it: a status
+    that was collected here would be lost, and be taken for 0 there.
+    """
+    for pid in children(os.getpid()):
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            if is_zombie(pid) and os.getsid(pid) != os.getsid(0):
+                os.waitpid(pid, os.WNOHANG)
 
 
 def end_descendants() -> None:
