@@ -150,17 +150,8 @@ class Day:
                 f"cluster-state/users/{name}.yaml",
                 f"apiVersion: gangops/v1\nkind: User\nmetadata: {{name: {name}}}\n{spec}",
             )
-        config = self.stage.people / "cluster-state" / "cluster.yaml"
-        text = config.read_text()
-        for old, new in (
-            ("unreachableAfter: 3s", "unreachableAfter: 30s"),  # a busy machine is no lost node
-            ("lostAfter: 5s", "lostAfter: 60s"),
-            ("gangStartTimeout: 60s", "gangStartTimeout: 120s"),
-            ("minRuntime: 0s", "minRuntime: 0s\n    moveToStart: never"),
-        ):
-            assert old in text
-            text = text.replace(old, new)
-        config.write_text(text)
+        be_patient(self.stage)
+        configure(self.stage, "minRuntime: 0s", "minRuntime: 0s\n    moveToStart: never")
         self.stage.write("cluster-state/queues/tree.yaml", self._queues)
         self.stage.commit("The people and their queues", branch="main")
         self.stage.git("clone", "--quiet", str(self.stage.remote), str(self.folder / "forge"), at=self.folder)
@@ -234,10 +225,7 @@ class Day:
 
     def awaits(self, what: str, holds: Callable[[], bool]) -> None:
         """The same for what is not in the record."""
-        end = time.monotonic() + PATIENCE
-        while not holds():
-            assert time.monotonic() < end, f"{what}: not within {PATIENCE} s"
-            time.sleep(0.2)
+        awaits(what, holds)
 
     def health(self) -> dict[str, object]:
         """What the reconciler says of itself."""
@@ -257,7 +245,8 @@ class Day:
         return told
 
     def log(self, job: str, attempt: int) -> str:
-        return (self.stage.logs / job / str(attempt) / "0.log").read_text()
+        """What rank 0 has said so far."""
+        return log_of(self.stage, job, attempt)
 
     def told_so_far(self) -> str:
         """What the record says by now, for whoever reads why an act failed."""
@@ -280,6 +269,43 @@ class Day:
         )
         assert found.exit_code == status, (words, found.output, repr(found.exception))
         return found.stdout
+
+
+def awaits(what: str, holds: Callable[[], bool]) -> None:
+    """Look again and again until it is so."""
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < end, f"{what}: not within {PATIENCE} s"
+        time.sleep(0.2)
+
+
+def log_of(stage: Stage, job: str, attempt: int) -> str:
+    """What rank 0 has said so far. One that runs, on record, may not have said anything yet."""
+    file = stage.logs / job / str(attempt) / "0.log"
+    return file.read_text() if file.exists() else ""
+
+
+def check_goes_on(stage: Stage, job: str, attempt: int) -> None:
+    """This attempt begins at the last step that the one before has saved, and that one is over."""
+    saved = [line.split()[3] for line in log_of(stage, job, attempt - 1).splitlines() if line.startswith("checkpoint")]
+    assert saved, f"{job}: nothing was saved"
+    awaits(f"{job} says where it starts", lambda: "starts at step" in log_of(stage, job, attempt))
+    assert f"starts at step {saved[-1]}\n" in log_of(stage, job, attempt)
+
+
+def configure(stage: Stage, old: str, new: str) -> None:
+    """Change the rules of the cluster, in the people's clone."""
+    config = stage.people / "cluster-state" / "cluster.yaml"
+    text = config.read_text()
+    assert old in text
+    config.write_text(text.replace(old, new))
+
+
+def be_patient(stage: Stage) -> None:
+    """A busy machine is no lost node, and no failed start: for all tests that lose none."""
+    configure(stage, "unreachableAfter: 3s", "unreachableAfter: 30s")
+    configure(stage, "lostAfter: 5s", "lostAfter: 60s")
+    configure(stage, "gangStartTimeout: 60s", "gangStartTimeout: 120s")
 
 
 def _read(terminal: int) -> bytes:

@@ -25,7 +25,7 @@ from reconciler.model.request import Standing
 from reconciler.model.units import JobKey, NodeName, document_of, task_key
 from reconciler.runtime.demo.files import GPU_TYPE
 from reconciler.runtime.generation import Generation
-from tests.e2e.day import Day, folder_for, gang, job, program
+from tests.e2e.day import Day, check_goes_on, folder_for, gang, job, program
 from tests.e2e.test_cluster import assert_no_gpu_twice, state
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
@@ -167,7 +167,7 @@ def the_cluster_comes_up(day: Day) -> None:
     up = day.until("agents connect", lambda g: len(g.observed.nodes) == 16)
     assert dict(up.allocation.jobs) == {}
     assert sum(len(seen.gpus) for seen in up.observed.nodes.values()) == 128
-    assert day.health()["ready"] is True
+    day.awaits("the reconciler is well", lambda: day.health()["ready"] is True)
 
 
 def two_teams_submit(day: Day) -> None:
@@ -216,7 +216,7 @@ def notebooks_are_opened(day: Day) -> None:
         "new", "job", "desk", "--session", "--queue", "nlp", "--gpus", "1", "--time-limit", "2h", "--into", str(file)
     )
     day.merges(ada.proposes("submit", str(file)), by="ada")
-    look = job("vision", "look", 2, "{session: {idleTimeout: 30s}}")
+    look = job("vision", "look", 2, "{session: {idleTimeout: 90s}}")
     day.submits("bo", {path(LOOK): look})
     open_ = day.until("both notebooks run", runs(DESK, LOOK))
 
@@ -230,6 +230,7 @@ def notebooks_are_opened(day: Day) -> None:
     gang_ = ada.says("shell", PRETRAIN, "--rank", "31", "--", "/bin/sh", "-c", "echo $PET_NODE_RANK of $PET_NNODES")
     assert gang_ == "3 of 4\n"
     bo.says("shell", DESK, "--", "/bin/true", status=4)
+    day.awaits("pretrain has begun", lambda: day.step(PRETRAIN) > 0)
     assert "rank 0 of 4 starts at step 0" in ada.says("logs", PRETRAIN, "--rank", "0")
 
 
@@ -239,7 +240,7 @@ def notebooks_are_opened(day: Day) -> None:
 def production_preempts(day: Day) -> None:
     """4. A production job needs a rack: the plan names who pays, who saves its work, and later goes on from there."""
     day.awaits("explore has something to lose", lambda: day.step(EXPLORE) > 20)
-    train = [*program(day.folder, "train.py"), "30", "0.1"]
+    train = [*program(day.folder, "train.py"), "1000000", "0.1", str(stop_file(day, NIGHTLY))]
     rack, urgent = "topology: {required: {job: rack}}", "priorityClass: production"
     bo = day["bo"]
     files = {
@@ -254,12 +255,13 @@ def production_preempts(day: Day) -> None:
     day.merges(branch, by="bo")
     away = day.until("explore has stopped", state(EXPLORE, JobState.PENDING))
     assert record_of(away, EXPLORE).preemptor == NIGHTLY
+    day.awaits("the release has something to show", lambda: day.step(NIGHTLY) > 20)
+    stop_file(day, NIGHTLY).touch()
     day.until("the release is trained", ended(Outcome.SUCCEEDED, NIGHTLY, LABEL))
     back = day.until("explore goes on", runs(EXPLORE))
 
     assert record_of(back, EXPLORE).attempt == 2
-    saved = [line.split()[3] for line in day.log(EXPLORE, 1).splitlines() if line.startswith("checkpoint")]
-    assert f"starts at step {saved[-1]}\n" in day.log(EXPLORE, 2)
+    check_goes_on(day.stage, EXPLORE, 2)
     stop_file(day, EXPLORE).touch()
     day.until("explore is done", ended(Outcome.SUCCEEDED, EXPLORE))
 
@@ -348,8 +350,7 @@ def bad_merges_are_reverted(day: Day) -> None:
     back = day.until("segment runs again", runs(SEGMENT))
     assert record_of(back, SEGMENT).attempt == 2
     assert record_of(back, DINO) == record_of(before, DINO)
-    saved = [line.split()[3] for line in day.log(SEGMENT, 1).splitlines() if line.startswith("checkpoint")]
-    assert f"starts at step {saved[-1]}\n" in day.log(SEGMENT, 2)
+    check_goes_on(day.stage, SEGMENT, 2)
 
 
 # --- night ------------------------------------------------------------------------------------------------------------
@@ -365,8 +366,7 @@ def a_node_is_drained_at_night(day: Day) -> None:
     away = day.until("pretrain runs elsewhere", lambda g: runs(PRETRAIN)(g) and record_of(g, PRETRAIN).attempt == 2)
     assert node not in nodes_of(away, PRETRAIN)
     assert node not in away.allocation.holders()
-    saved = [line.split()[3] for line in day.log(PRETRAIN, 1).splitlines() if line.startswith("checkpoint")]
-    assert f"starts at step {saved[-1]}\n" in day.log(PRETRAIN, 2)
+    check_goes_on(day.stage, PRETRAIN, 2)
     day.merges(asked["branch"], by="kim")
     name = asked["request"].removeprefix("request/")
     day.until("the files say it", lambda g: g.observed.requests[name].standing is Standing.LANDED)

@@ -20,6 +20,7 @@ from reconciler.runtime.demo.files import job
 from reconciler.runtime.demo.stage import Stage, descendants, is_zombie
 from reconciler.runtime.generation import Generation
 from reconciler.runtime.replay import replay
+from tests.e2e.day import be_patient
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(600)]
 
@@ -37,6 +38,8 @@ def stage() -> Iterator[Stage]:
         for node in made.nodes:
             with (folder / "nodes" / node / "agent.conf").open("a") as conf:
                 conf.write("profile = hw.json\n")
+        be_patient(made)
+        made.commit("Be patient", branch="main")
         made.start_reconciler()
         made.start_agents()
         made.until("agents connect", 120, lambda g: len(g.observed.nodes) == len(made.nodes))

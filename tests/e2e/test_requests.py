@@ -18,6 +18,7 @@ from reconciler.model.units import JobKey
 from reconciler.runtime.demo.stage import Stage, descendants, is_zombie
 from reconciler.store.history import first_parent_log
 from reconciler.store.signatures import make_key
+from tests.e2e.day import PATIENCE, awaits, be_patient, configure, log_of
 from tests.e2e.test_cluster import check_record, state, submit, training
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(600)]
@@ -38,13 +39,8 @@ def stage() -> Iterator[Stage]:
         made.write(
             "cluster-state/users/ada.yaml", f"{user}spec: {{emails: [ada@acme.org], sshKeys: ['{key.public_key()}']}}\n"
         )
-        config = made.people / "cluster-state" / "cluster.yaml"
-        patient = config.read_text().replace("pollInterval: 1s", "pollInterval: 2s")  # the default
-        # A busy machine is no lost node.
-        for said, patience in (("unreachableAfter: 3s", "30s"), ("lostAfter: 5s", "60s")):
-            assert said in patient
-            patient = patient.replace(said, f"{said.partition(':')[0]}: {patience}")
-        config.write_text(patient)
+        configure(made, "pollInterval: 1s", "pollInterval: 2s")  # the default
+        be_patient(made)
         made.commit("Ada", branch="main")
         made.start_reconciler()
         made.start_agents()
@@ -56,10 +52,10 @@ def stage() -> Iterator[Stage]:
 
 
 def test_cancel_now_signals_the_ranks_and_takes_them_away(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    # A step takes half a second: no checkpoint is due by itself in the seconds this takes.
-    submit(stage, JOB, text=training(stage, gpus=16, priority="research", pace=0.5))
+    # Twenty steps take a minute: no checkpoint is due by itself meanwhile.
+    submit(stage, JOB, text=training(stage, gpus=16, priority="research", pace=3))
     stage.until("low runs", 120, state(JOB, JobState.RUNNING))
-    log = stage.logs / JOB / "1" / "0.log"
+    awaits("its rank has begun", lambda: "starts at step" in log_of(stage, JOB, 1))
     environment = {
         "PATH": os.environ["PATH"], "HOME": str(stage.folder), "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_AUTHOR_NAME": "Ada", "GIT_AUTHOR_EMAIL": "ada@acme.org",
@@ -71,13 +67,13 @@ def test_cancel_now_signals_the_ranks_and_takes_them_away(stage: Stage, capsys: 
          str(stage.folder / "ada"), "--reason", "loss is NaN"],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
-    while "(asked)" not in log.read_text() and time.monotonic() - begun < 60:
+    while "(asked)" not in log_of(stage, JOB, 1) and time.monotonic() - begun < PATIENCE:
         time.sleep(0.02)
     signalled = time.monotonic() - begun
     told, _ = verb.communicate(timeout=120)
     assert verb.returncode == 0, told
 
-    assert "(asked)" in log.read_text()
+    assert "(asked)" in log_of(stage, JOB, 1)
     ended = stage.until("low is over", 120, state(JOB, JobState.FINISHED))
     gone = time.monotonic() - begun
     with capsys.disabled():

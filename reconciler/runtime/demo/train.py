@@ -90,11 +90,14 @@ def receive(peer: socket.socket) -> bytes:
 
 
 def save(step: int, why: str) -> None:
+    # Who asked may stop us as soon as the file is there: not before we have said so.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     FOLDER.mkdir(parents=True, exist_ok=True)
     fresh = FOLDER / "latest.tmp"
     fresh.write_text(json.dumps({"step": step}))
     fresh.replace(LATEST)
     print(f"checkpoint at step {step} ({why})", flush=True)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def beat(step: int, seconds: float) -> None:
