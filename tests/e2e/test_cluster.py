@@ -125,7 +125,7 @@ def test_an_agent_that_is_killed_leaves_its_ranks_and_adopts_them_again(stage: S
     log = stage.folder / "nodes" / node / "agent.log"
     awaits("the new agent takes up the rank", lambda: f"adopted, 1 alive (pid {ranks[0]})" in log.read_text())
     submit(stage, HIGH, text=training(stage, gpus=8, priority="research"))  # makes a later generation
-    later = stage.until("high waits", 90, state(HIGH, JobState.PENDING))
+    later = stage.until("high waits", 120, state(HIGH, JobState.PENDING))
 
     assert stage.ranks_on(node) == ranks
     record = later.allocation.jobs[LOW]

@@ -138,7 +138,7 @@ def check_lost_and_found(stage: Stage, node: str, fail: Callable[[], None], heal
     assert ranks
     fail()
     stage.until("the node is lost", 120, condition(node, NodeCondition.LOST))
-    away = stage.until("the gang is not known", 90, state(LOW, JobState.LOST))
+    away = stage.until("the gang is not known", 120, state(LOW, JobState.LOST))
     assert away.allocation.jobs[LOW].attempt == 1
     assert stage.ranks_on(node) == ranks
     assert not list(stage.logs.glob(f"{LOW}/2"))

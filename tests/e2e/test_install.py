@@ -67,7 +67,7 @@ class Installation:
         self.control.sh(f"cd /root/cluster; git add --all; git commit --quiet -m 'Submit {name}'; git push --quiet")
         return JobKey(f"research/{name}")
 
-    def until(self, what: str, holds: Callable[[Generation], bool], seconds: float = 90) -> Generation:
+    def until(self, what: str, holds: Callable[[Generation], bool], seconds: float = 180) -> Generation:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             generation = open_clone(self.hosts.forge / REPOSITORY).generation()

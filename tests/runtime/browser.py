@@ -103,6 +103,16 @@ class Tab:
         await self.call("Emulation.setEmulatedMedia", features=[scheme])
 
 
+async def _first_tab(session: aiohttp.ClientSession, port: str) -> dict[str, str]:
+    """The browser listens before it has opened the page it was told to."""
+    while True:
+        async with session.get(f"http://{port}/json/list") as answer:
+            pages: list[dict[str, str]] = [one for one in await answer.json(content_type=None) if one["type"] == "page"]
+        if pages:
+            return pages[0]
+        await asyncio.sleep(0.05)
+
+
 @asynccontextmanager
 async def chromium(folder: Path) -> AsyncIterator[Tab]:
     """One tab of a browser that ends with the block."""
@@ -118,8 +128,7 @@ async def chromium(folder: Path) -> AsyncIterator[Tab]:
             assert address, "the browser ended"
         port = address.rpartition("ws://")[2].partition("/")[0]
         async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://{port}/json/list") as answer:
-                (page,) = [one for one in await answer.json(content_type=None) if one["type"] == "page"]
+            page = await asyncio.wait_for(_first_tab(session, port), 60)
             async with session.ws_connect(page["webSocketDebuggerUrl"], max_msg_size=0) as socket:
                 yield Tab(socket)
     finally:

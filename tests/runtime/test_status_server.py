@@ -41,7 +41,7 @@ class Reconciler:
     def get(self, path: str) -> tuple[int, str]:
         host, port = self.server.address
         try:
-            with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=10) as response:
+            with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=60) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as err:
             with err:

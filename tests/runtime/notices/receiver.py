@@ -65,7 +65,7 @@ def served(receiver: Receiver, port: int = 0) -> Iterator[Receiver]:
             receiver.asked.append(json.loads(body))
             status = receiver.script.pop(0) if receiver.script else 204
             if status == HANGS:
-                receiver.over.wait(30)
+                receiver.over.wait(300)
                 return
             if status == 204:
                 assert is_signed(heads, body)

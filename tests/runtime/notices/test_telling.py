@@ -427,7 +427,7 @@ def test_a_hook_that_hangs_slows_no_round_and_no_other_hook(lab: Lab, webhook: W
     listener = Listener()
     receiver.script = [HANGS]
     lab.begin(**jobs("a"))
-    desk = lab.desk(hooks=[replace(webhook, seconds=60), listener])
+    desk = lab.desk(hooks=[replace(webhook, seconds=300), listener])
     teller = desk.reconciler.teller
     assert teller is not None
     teller.start()
