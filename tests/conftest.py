@@ -6,8 +6,13 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.engines.slurm_cluster import SlurmCluster, why_not
+
+# How long an example takes says more about what else this machine does than about the code.
+settings.register_profile("patient", settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]))
+settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

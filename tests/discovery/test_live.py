@@ -137,7 +137,9 @@ def _fields(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.data())
 def test_whatever_a_capture_holds_it_is_described_or_refused(tmp_path: Path, data: st.DataObject) -> None:
     """Files cut, swapped and filled with anything: no crash, and what is described is valid or a diagnostic."""

@@ -22,7 +22,7 @@ from reconciler.runtime.replay import replay
 from reconciler.store.history import first_parent_log
 from tests.e2e.day import awaits, be_patient, check_goes_on, log_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
 
 LOW, HIGH = JobKey("vision/low"), JobKey("vision/high")
 
@@ -157,12 +157,13 @@ def test_cancelling_by_removing_the_file_ends_every_process(stage: Stage) -> Non
     assert [pid for node in stage.nodes for pid in stage.ranks_on(node)] == []
 
 
+@pytest.mark.timeout(1800)
 def test_the_demo_ends_well_and_a_changed_record_is_found_out(tmp_path: Path) -> None:
     folder = Path(f"/tmp/gangops-demo-test-{os.getpid()}")
     shutil.rmtree(folder, ignore_errors=True)
     gangops = [sys.executable, "-m", "reconciler.cli"]
     done = subprocess.run(
-        [*gangops, "demo", "--dir", str(folder)], capture_output=True, text=True, timeout=500, check=False
+        [*gangops, "demo", "--dir", str(folder)], capture_output=True, text=True, timeout=1500, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 

@@ -28,7 +28,7 @@ from reconciler.runtime.generation import Generation
 from tests.e2e.day import Day, check_goes_on, folder_for, gang, job, program
 from tests.e2e.test_cluster import assert_no_gpu_twice, state
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(1800)]
 
 RACKS = 4
 QUEUES = f"""\

@@ -22,7 +22,7 @@ from reconciler.runtime.generation import Generation
 from reconciler.runtime.replay import replay
 from tests.e2e.day import be_patient
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
 
 FIRST, TENSOR, PLAIN = JobKey("vision/first"), JobKey("vision/tensor"), JobKey("nlp/plain")
 

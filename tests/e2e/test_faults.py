@@ -22,7 +22,7 @@ from reconciler.runtime.settings import read_settings, settings_text
 
 from .test_cluster import LOW, check_record, state, submit, training
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
 
 
 class Cable:

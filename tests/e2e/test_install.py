@@ -16,7 +16,7 @@ from reconciler.runtime.clone import open_clone
 from reconciler.runtime.generation import Generation
 from tests.e2e.hosts import ROOT, Host, Hosts, blocks_of, carry_out, why_not
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
 
 PAGE = (ROOT / ".github" / "OPERATIONS.md").read_text(encoding="utf-8")
 NODES = ("gpu-01", "gpu-02")

@@ -21,7 +21,7 @@ from reconciler.store.signatures import make_key
 from tests.e2e.day import PATIENCE, awaits, be_patient, configure, log_of
 from tests.e2e.test_cluster import check_record, state, submit, training
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
 
 JOB = JobKey("vision/low")
 

@@ -21,7 +21,7 @@ from reconciler.runtime.settings import read_settings, settings_text
 
 from .test_cluster import HIGH, LOW, check_record, state, submit, training
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
 
 TAKEOVER = 30
 """Seconds from the end of the one to a rank that the other started."""

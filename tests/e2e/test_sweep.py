@@ -21,7 +21,7 @@ from reconciler.runtime.generation import Generation, read_generation
 from reconciler.store.history import first_parent_log
 from tests.e2e.test_cluster import stage  # noqa: F401  a fixture
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
 
 SWEEP = JobKey("vision/sweep")
 LR, SEEDS = ("0.1", "0.01", "0.001"), ("1", "2", "3", "it's 4")
