@@ -27,6 +27,9 @@ from reconciler.store.history import first_parent_log
 PRETRAIN, EXPLORE = JobKey("nlp/pretrain"), JobKey("vision/explore")
 SFT, NIGHTLY = JobKey("nlp/llama-sft"), JobKey("vision/nightly")
 
+_PATIENCE = 180
+"""Seconds that anything may take, on a machine that has much else to do."""
+
 Say = Callable[[str], None]
 
 
@@ -44,7 +47,7 @@ def act_cluster(stage: Stage, say: Say) -> None:
     stage.build()
     stage.start_reconciler()
     stage.start_agents()
-    stage.until("agents connect", 60, lambda g: len(g.observed.nodes) == len(stage.nodes))
+    stage.until("agents connect", _PATIENCE, lambda g: len(g.observed.nodes) == len(stage.nodes))
     say(f"   {len(stage.nodes)} agents, 128 simulated GPUs, each agent with a certificate of its own (mutual TLS 1.3).")
     say(f"   The record: branch `allocations` of {stage.remote}")
 
@@ -80,7 +83,7 @@ def act_submit(stage: Stage, say: Say) -> None:
     say("   Two teams open a pull request with three jobs. The preview, before the merge:")
     _show(say, "gangops plan", _plan(stage, "submit"))
     stage.merge("submit", "Merge pull request #1: three jobs")
-    generation = stage.until("three gangs run", 60, lambda g: _running(g, PRETRAIN, SFT, EXPLORE))
+    generation = stage.until("three gangs run", _PATIENCE, lambda g: _running(g, PRETRAIN, SFT, EXPLORE))
     say("   Merged. Decided, committed, and only then started; every gang whole:")
     _show(say, "gangops get jobs", _jobs(stage, generation))
 
@@ -103,17 +106,17 @@ def act_preempt(stage: Stage, say: Say) -> None:
     say("   A production job needs a whole rack. The preview names the victim and the price:")
     _show(say, "gangops plan", _plan(stage, "nightly"))
     stage.merge("nightly", "Merge pull request #2: nightly")
-    stage.until("nightly runs", 60, lambda g: _running(g, NIGHTLY))
+    stage.until("nightly runs", _PATIENCE, lambda g: _running(g, NIGHTLY) or _done(g, NIGHTLY))
     step = _step(stage, "explore")
     say(f"   {EXPLORE} wrote a checkpoint at step {step}, was seen gone, and only then {NIGHTLY} started.")
-    stage.until("nightly ends and explore resumes", 90, lambda g: _done(g, NIGHTLY) and _running(g, EXPLORE))
+    stage.until("nightly ends and explore resumes", _PATIENCE, lambda g: _done(g, NIGHTLY) and _running(g, EXPLORE))
     say(f"   {NIGHTLY} is done; {EXPLORE} runs again, from that step:")
     _show(say, f"gangops logs {EXPLORE} --rank 0", _log(stage, EXPLORE, 2))
 
 
 def act_node_dies(stage: Stage, say: Say) -> None:
     """A node's power goes; its gang is fenced by its lease and restarts on other nodes."""
-    generation = stage.until("llama-sft runs", 30, lambda g: _running(g, SFT))
+    generation = stage.until("llama-sft runs", _PATIENCE, lambda g: _running(g, SFT))
     placement = generation.allocation.jobs[SFT].placement
     assert placement is not None
     node = placement.nodes[-1]
@@ -123,7 +126,7 @@ def act_node_dies(stage: Stage, say: Say) -> None:
     attempt = generation.allocation.jobs[SFT].attempt
     later = stage.until(
         "llama-sft runs elsewhere",
-        90,
+        _PATIENCE,
         lambda g: _running(g, SFT) and g.allocation.jobs[SFT].attempt > attempt and not _on(g, SFT, node),
     )
     say("   Its lease ran out, so no rank of it can be alive; the gang restarted whole, elsewhere:")
@@ -210,7 +213,7 @@ def _step(stage: Stage, name: str) -> int:
 
 
 def _until_step(stage: Stage, name: str, step: int) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + _PATIENCE
     while _step(stage, name) < step:
         if time.monotonic() > end:
             raise GangOpsError(f"{name} did not reach step {step}", code="DemoFailed")
