@@ -171,7 +171,7 @@ def test_a_killed_rank_ends_the_gang_everywhere_and_it_resumes_from_its_checkpoi
     assert len(first) == 2
     os.kill(min(first), signal.SIGKILL)
     again = stage.until(
-        "low runs again", 150, lambda g: state(LOW, JobState.RUNNING)(g) and g.allocation.jobs[LOW].attempt == 2
+        "low runs again", 240, lambda g: state(LOW, JobState.RUNNING)(g) and g.allocation.jobs[LOW].attempt == 2
     )
     record = again.allocation.jobs[LOW]
     assert record.failures == 1

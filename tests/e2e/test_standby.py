@@ -19,6 +19,7 @@ from reconciler.model.lifecycle import JobState
 from reconciler.runtime.demo.stage import Stage, free_port
 from reconciler.runtime.settings import read_settings, settings_text
 
+from .day import PATIENCE, be_patient
 from .test_cluster import HIGH, LOW, check_record, state, submit, training
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
@@ -69,14 +70,17 @@ def pair() -> Iterator[Pair]:
     folder.mkdir()
     with Pair(folder, racks=1) as made:
         made.build()
+        be_patient(made)
+        made.commit("Be patient", branch="main")
         settings = made.second()
         made.start_reconciler()
         made.start_agents()
         made.until("agents connect", 120, lambda g: len(g.observed.nodes) == len(made.nodes))
-        made.start_second(settings)
+        second = made.start_second(settings)
         # What it begins from is nobody's decision; what is committed after that tells it that there is another.
         made.until("the standby has begun", 120, lambda _: made.second_follows(0))
         yield made
+    second.wait(PATIENCE)
     check_record(made)
     shutil.rmtree(folder)
 
