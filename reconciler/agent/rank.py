@@ -30,6 +30,9 @@ _MPOL_BIND = 2
 _MOST_NODES = 1024
 _libc = ctypes.CDLL(None, use_errno=True)
 
+DEADLY = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that shims use to end what they started, and have handlers for themselves: blocked while they fork."""
+
 
 def be_rank(spec: dict[str, Any], launched: dict[str, Any], output: int, failure: int) -> NoReturn:
     """Become the rank. Never returns; why it failed goes to the pipe `failure`, which closes when it did not."""
@@ -127,6 +130,7 @@ def _reset_signals() -> None:
     signal.set_wakeup_fd(-1)
     for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
         signal.signal(signum, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, DEADLY)  # who was told to end meanwhile ends here
 
 
 def _command(launched: dict[str, Any], mark: dict[str, str]) -> tuple[list[str], dict[str, str]]:

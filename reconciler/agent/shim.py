@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 
 from reconciler.agent import cgroups, proc
 from reconciler.agent.inside import work_behind
-from reconciler.agent.rank import be_rank, be_shell, prctl, set_oom_score
+from reconciler.agent.rank import DEADLY, be_rank, be_shell, prctl, set_oom_score
 from reconciler.agent.rotate import Log
 
 SECOND = 1_000_000_000
@@ -95,6 +95,7 @@ class Shim:
         self.deadline: int | None = spec["deadline"]
         self.lease: int | None = None
         self.shells: dict[int, str] = {}
+        self.shutting_down = False
         self.unheard = 0
         self.retry_at: int | None = None
         self.write_at: int | None = None
@@ -114,7 +115,7 @@ class Shim:
         wake_in, wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self._end("shim", int(self.spec["killSeconds"])))
+        signal.signal(signal.SIGTERM, self._note_shutdown)
         for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
             signal.signal(ignored, signal.SIG_IGN)
         commands = self._open_commands()
@@ -124,6 +125,10 @@ class Shim:
         output, failure = self._start()
         self._watch(output, failure, commands, wake_in)
         self._finish()
+
+    def _note_shutdown(self, *_: object) -> None:
+        """No more than noted: in the midst of a status that is being written it must not begin another."""
+        self.shutting_down = True
 
     def _open_commands(self) -> int:
         path = _path(self.spec, self.launched, "ctl")
@@ -135,9 +140,12 @@ class Shim:
     def _start(self) -> tuple[int, int]:
         output, output_end = os.pipe2(os.O_CLOEXEC)
         failure, failure_end = os.pipe2(os.O_CLOEXEC)
-        self.main = os.fork()
+        self.main = _fork()
         if self.main == 0:
             be_rank(self.spec, self.launched, output_end, failure_end)
+        with contextlib.suppress(OSError):  # the child does so as well: whoever comes first, it is ended as a group
+            os.setpgid(self.main, self.main)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, DEADLY)
         os.close(output_end)
         os.close(failure_end)
         os.set_blocking(output, False)
@@ -253,9 +261,10 @@ class Shim:
             return
         wrappers = self.launched["wrappers"]
         work = work_behind(wrappers, self.shells) if wrappers else 0
-        pid = os.fork()
+        pid = _fork()
         if pid == 0:
             be_shell(self.spec, self.launched, asked, work)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, DEADLY)
         self.shells[pid] = path
         self.facts["shells"] = len(self.shells)
         self._write()
@@ -276,6 +285,8 @@ class Shim:
 
     def _keep_time(self) -> None:
         now = proc.boottime()
+        if self.shutting_down and self.term_at is None:
+            self._end("shim", int(self.spec["killSeconds"]))
         if self.kill_at is not None and now >= self.kill_at:
             self._signal_all(signal.SIGKILL)
             self.kill_at = now + RETRY  # a fork may have slipped through
@@ -381,6 +392,13 @@ class Shim:
             os.write(fd, b".")
             os.close(fd)
         return True
+
+
+def _fork() -> int:
+    """Fork with what ends a process blocked. A child that is told to end before it has become what it is to be would
+    answer as the shim it still is, and go on; blocked, the signal waits until the child is itself (`rank`)."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, DEADLY)
+    return os.fork()
 
 
 def _used() -> dict[str, int]:
