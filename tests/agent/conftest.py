@@ -20,6 +20,7 @@ import pytest
 import trustme
 
 from reconciler.agent import proc
+from reconciler.agent.folder import sweep
 from reconciler.agent.verify import Trust
 from reconciler.wire import (
     Answer,
@@ -197,6 +198,7 @@ class Hub:
     reports: list[Report] = field(default_factory=list)
     moved: threading.Condition = field(default_factory=threading.Condition)
     silent: bool = False
+    over: bool = False
 
     def offer(self, proof: Proof, generation: int) -> None:
         with self.moved:
@@ -208,9 +210,15 @@ class Hub:
             self.reports.append(report)
             self.moved.notify_all()
             ends = time.monotonic() + report.waitSeconds
-            while self.reports[-1] is report and not self._news(report) and time.monotonic() < ends:
+            while self.reports[-1] is report and not self._news(report) and time.monotonic() < ends and not self.over:
                 self.moved.wait(ends - time.monotonic())
             return Answer(self.generation, self.lease, self.proof if self._news(report) else None)
+
+    def close(self) -> None:
+        """Let go of every call that is held: its thread would outlive the test."""
+        with self.moved:
+            self.over, self.silent = True, False
+            self.moved.notify_all()
 
     def _news(self, report: Report) -> bool:
         refused = {refusal.commitId for r in self.reports for refusal in r.refusals}
@@ -277,7 +285,9 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     yield found
+    found.close()
     server.shutdown()
+    thread.join()
     server.server_close()
 
 
@@ -312,9 +322,9 @@ class Agents:
             agent.kill()
             agent.wait()
         for facts in self.facts().values():
-            for pid, start in (("shim", "shimStart"), ("pid", "start")):
-                if proc.is_alive(int(facts.get(pid, "0")), int(facts.get(start, "0"))):
-                    os.kill(int(facts[pid]), signal.SIGKILL)
+            if proc.is_alive(int(facts["shim"]), int(facts["shimStart"])):
+                os.kill(int(facts["shim"]), signal.SIGKILL)
+            sweep(facts)
 
 
 @pytest.fixture

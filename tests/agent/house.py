@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from reconciler.runtime.visiting import Door
 from reconciler.wire import AttemptOrder, NodeOrders
 from tests.engines.builders import desired_of
 
-from .conftest import CLUSTER, NODE, Agents, StateRepo, make_key
+from .conftest import CLUSTER, NODE, PATIENCE, Agents, StateRepo, make_key
 
 JOB = JobKey("nlp/train")
 
@@ -94,8 +95,8 @@ class HouseLab:
 
     def wait_for(self, state: str, attempt: int = 1) -> None:
         """Until the node has said that an attempt is in this state."""
-        clock = SystemClock()
-        for _ in range(200):
+        clock, ends = SystemClock(), time.monotonic() + PATIENCE
+        while time.monotonic() < ends:
             seen = self.engine.observe(desired_of([NODE]), clock.now()).nodes.get(NodeName(NODE))
             said = seen.attempt(JOB, attempt) if seen else None
             if said is not None and said.state == state:

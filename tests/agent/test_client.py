@@ -70,8 +70,8 @@ def test_the_line_is_tls_1_3_and_waiting_can_be_broken_off(hub: Hub, tmp_path: P
         line.send(encode(Report(NODE, "b", "s", 1, "127.0.0.1", 0, 0, "")))
         os.write(wake_out, b".")
         began = time.monotonic()
-        assert line.receive(began + 20, lambda: True, wake) is None
-        assert time.monotonic() - began < 15
+        assert line.receive(began + 600, lambda: True, wake) is None
+        assert time.monotonic() - began < 300
         assert line.own_address == "127.0.0.1"
     finally:
         line.close()

@@ -17,11 +17,10 @@ from reconciler.agent.shim import SECOND
 from reconciler.wire import AttemptOrder, Report
 
 from .conftest import ROOT, Agents, Hub, StateRepo, running
-from .test_run import started, until
+from .test_run import LEASE, started, until
 
 LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 DAY = 86_400
-LEASE = 2
 
 # What agents take for their Python, and start launchers by: so these and their shims have that clock too.
 PYTHON = """\

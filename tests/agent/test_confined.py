@@ -17,7 +17,7 @@ from reconciler.agent.limits import refusal
 from reconciler.agent.sight import last_line
 from reconciler.wire import AttemptOrder
 
-from .conftest import Agents, Hub, StateRepo, running
+from .conftest import PATIENCE, Agents, Hub, StateRepo, running
 from .test_run import started, until
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -237,4 +237,4 @@ def test_a_failing_hook_cordons_with_its_reason_until_it_succeeds(
     sick = len(hub.reports)
     (tmp_path / "mended").touch()
     with hub.moved:
-        assert hub.moved.wait_for(lambda: any(not r.unhealthy for r in hub.reports[sick:]), 20)
+        assert hub.moved.wait_for(lambda: any(not r.unhealthy for r in hub.reports[sick:]), PATIENCE)

@@ -265,7 +265,7 @@ def test_a_session_is_in_the_ranks_cgroups_and_ends_with_it(
         folder.command(0, "kill")
     until(lambda: "gone" in folder.shims().facts[0], "the rank is gone")
     assert guest.wait(60) == -signal.SIGKILL
-    assert not proc.start_time(session)
+    until(lambda: not proc.start_time(session), "what was started in the session is gone")
     until(lambda: not any(Path(one["root"], path).exists() for one in real), "its cgroups are removed")
     late = comes(house, "nobody")
     assert says(late)[:2] == ["account", False]

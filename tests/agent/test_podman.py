@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 NAME = "localhost/gangops-test"
-PROGRAMS = ("bash", "cat", "grep", "sleep", "touch")
+PROGRAMS = ("bash", "cat", "grep", "mv", "sleep", "touch")
 
 CONTAINERS = """\
 [containers]
@@ -53,7 +53,7 @@ umount -R /sys/fs/cgroup && mount -t tmpfs tmpfs /sys/fs/cgroup && mount --bind 
 """
 SAVES = """
 touch /probe && test ! -e /var/lib/dpkg && echo "its own root"
-trap 'echo 100 > "$GANGOPS_CHECKPOINT_MARKER"' USR1
+trap 'echo 100 > "$GANGOPS_CHECKPOINT_MARKER.new" && mv "$GANGOPS_CHECKPOINT_MARKER.new" "$GANGOPS_CHECKPOINT_MARKER"' USR1
 test -e /dev/kmsg && echo kernel log
 grep -E '^(NoNewPrivs|CapEff)' /proc/self/status
 echo "rank $RANK sees $TOKEN as $MINE"

@@ -24,6 +24,17 @@ from reconciler.wire import AttemptOrder
 
 from .conftest import PATIENCE, Agents, Hub, StateRepo, make_key, running
 
+LEASE = 7
+"""Seconds. With this one agents report once a second, so that on a busy machine one may be five seconds late."""
+PATIENT = """
+import sys
+from reconciler.agent import link
+from reconciler.agent.__main__ import main
+link.WAIT_SECONDS = 3600
+sys.exit(main(sys.argv[1:]))
+"""
+"""An agent whose reports are held for an hour: what it says meanwhile, it says because something happened."""
+
 TRAINER = """
 import os, pathlib, signal, sys, time
 rank, folder = os.environ["RANK"], pathlib.Path(os.environ["GANGOPS_CHECKPOINT_DIR"])
@@ -170,10 +181,10 @@ def test_an_attempt_that_no_order_names_is_stopped_and_forgotten(
 def test_a_lease_that_is_not_renewed_ends_the_work_without_any_agent(
     agents: Agents, hub: Hub, repo: StateRepo, order: AttemptOrder
 ) -> None:
-    hub.lease = 2
-    started(agents, hub, repo, running(order, fence="lease", leaseSeconds=2))
+    hub.lease = LEASE
+    started(agents, hub, repo, running(order, fence="lease", leaseSeconds=LEASE))
     since = proc.boottime()
-    hub.wait_for(lambda _: proc.boottime() > since + 3 * SECOND)
+    hub.wait_for(lambda _: proc.boottime() > since + (LEASE + 1) * SECOND)
     assert all("exit" not in facts for facts in agents.facts().values()), "renewed by every answer"
     hub.silent = True
     agents.started[0].kill()
@@ -195,15 +206,14 @@ def test_killed_shims_take_all_of_their_ranks_along_and_it_is_seen_at_once(
     agents: Agents, hub: Hub, repo: StateRepo, order: AttemptOrder, tmp_path: Path
 ) -> None:
     script = f"setsid sh -c 'echo $$ >> {tmp_path}/hidden; sleep 300' & exec sleep 300"
-    started(agents, hub, repo, running(order, command=[], script=script))
+    started(agents, hub, repo, running(order, command=[], script=script), sys.executable, "-c", PATIENT)
     hidden = tmp_path / "hidden"
     until(lambda: hidden.exists() and len(hidden.read_text().split()) == 2, "hidden")
-    for facts in agents.facts().values():
-        os.kill(int(facts["shim"]), signal.SIGKILL)
-    killed = time.monotonic()
+    for deadly in (signal.SIGSTOP, signal.SIGKILL):  # none lives long enough to be told that another one died
+        for facts in agents.facts().values():
+            os.kill(int(facts["shim"]), deadly)
     ended = hub.wait_state("Exited")
     assert (ended.exitCode, ended.reason) == (137, "ShimLost")
-    assert time.monotonic() - killed < 10, "a held report would be 20 s"
     assert not [f["pid"] for f in agents.facts().values() if proc.is_alive(int(f["pid"]), int(f["start"]))]
     assert not [pid for pid in hidden.read_text().split() if proc.start_time(int(pid))], "nothing is free before"
 
@@ -223,19 +233,11 @@ def test_a_shim_that_is_killed_while_no_agent_is_there_takes_its_rank_along(
 def test_a_change_is_reported_at_once_though_a_report_is_held(
     agents: Agents, hub: Hub, repo: StateRepo, order: AttemptOrder
 ) -> None:
-    started(agents, hub, repo, order)
-    delays: list[float] = []
-    for name in ("a", "b", "c"):
-        order = running(order, "run", leaseSeconds=0)
-        at = time.monotonic()
+    started(agents, hub, repo, order, sys.executable, "-c", PATIENT)
+    for generation, name in enumerate(("a", "b", "c"), 3):
         other = running(order, "prepare", job=f"nlp/{name}")
-        hub.offer(repo.orders(10 + len(delays), order, other), 10 + len(delays))
-        offered = time.monotonic()
+        hub.offer(repo.orders(generation, order, other), generation)
         hub.wait_for(lambda r, job=other.job: any(a.job == job and a.state == "Prepared" for a in r.attempts))  # type: ignore[misc]  # mypy infers no lambda with a default
-        delays.append(time.monotonic() - offered)
-        assert offered - at < 15
-    # Verified, journalled, prepared and reported: some 50 ms here; a held report would be 20 s.
-    assert min(delays) < 10, delays
 
 
 def test_a_checkpoint_that_was_asked_for_goes_on_after_the_agent_was_killed(

@@ -363,7 +363,7 @@ def test_bubblewrap_does_not_start_without_its_gpus(conf: Conf, order: AttemptOr
 # --- real ranks ---
 
 SAVES = """
-trap 'echo 100 > "$GANGOPS_CHECKPOINT_MARKER"' USR1
+trap 'echo 100 > "$GANGOPS_CHECKPOINT_MARKER.new" && mv "$GANGOPS_CHECKPOINT_MARKER.new" "$GANGOPS_CHECKPOINT_MARKER"' USR1
 echo "rank $RANK sees $TOKEN as $MINE" && touch "$GANGOPS_CHECKPOINT_DIR/ready-$RANK"
 while :; do sleep 0.1; done
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fcntl import ioctl
 from pathlib import Path
@@ -64,14 +65,24 @@ class Person:
 
     def sees(self, text: str) -> None:
         """Until it is on the screen."""
+        self._shows(lambda: text.encode() in self.shown, text)
+
+    def _shows(self, found: Callable[[], object], what: str) -> None:
         until_when = time.monotonic() + PATIENCE
-        while text.encode() not in self.shown:
-            assert time.monotonic() < until_when, (text, self.shown)
+        while not found():
+            assert time.monotonic() < until_when, (what, self.shown)
             if select.select([self.master], [], [], 0.1)[0]:
                 try:
                     self.shown += os.read(self.master, 65536)
                 except OSError:
-                    raise AssertionError((text, self.shown)) from None
+                    raise AssertionError((what, self.shown)) from None
+
+    def reads(self, pattern: str) -> str:
+        """The group of a pattern, once it is on the screen."""
+        self._shows(lambda: re.search(pattern.encode(), self.shown), pattern)
+        found = re.search(pattern.encode(), self.shown)
+        assert found
+        return found[1].decode()
 
     def ends(self, child: subprocess.Popen[bytes]) -> int:
         return child.wait(timeout=PATIENCE)
@@ -131,13 +142,14 @@ def test_at_a_terminal_it_is_one_with_its_size_and_keys(person: Person, agents: 
     person.types("stty size; echo $TERM $((6*7))\n")
     person.sees("30 100")
     person.sees("vt100 42")
-    assert shells(agents) == 1
+    until(lambda: shells(agents) == 1, "its shim says so")
     ioctl(person.master, termios.TIOCSWINSZ, struct.pack("HHHH", 41, 77, 0, 0))
     os.kill(child.pid, signal.SIGWINCH)
     person.types("until [ \"$(stty size)\" = '41 77' ]; do :; done; echo resi''zed\n")
     person.sees("resized")
     person.types("echo go''ne; sleep 600\n")
     person.sees("gone\r\n")
+    until(lambda: asleep(agents), "what is to be interrupted runs")
     person.types("\x03")
     person.sees("^C")
     person.types("echo still he''re\n")
@@ -169,9 +181,7 @@ def test_a_restarted_agent_ends_the_shell_and_not_the_session(
 ) -> None:
     child = person.sits_down("--", "/bin/sh", "-i")
     person.types("echo the pi''d is $$.\n")
-    person.sees("the pid is ")
-    person.sees(".\r\n")
-    inside = int(person.shown.split(b"the pid is ")[1].split(b".")[0])
+    inside = int(person.reads(r"the pid is (\d+)\."))
     assert proc.start_time(inside)
     before = agents.facts()[0]["pid"]
     session.kill()
@@ -179,9 +189,8 @@ def test_a_restarted_agent_ends_the_shell_and_not_the_session(
     assert person.ends(child) == 7
     until(lambda: not proc.start_time(inside), "the shell is gone")
     agents.start()
-    until(lambda: "adopted, 1 alive" in agents.log(), "the session is taken up")
+    until(lambda: "linked to" in agents.log().partition("adopted, 1 alive")[2], "it takes the session up and is there")
     assert agents.facts()[0]["pid"] == before
-    until(lambda: agents.log().count("linked to") == 2, "the new agent is there")
     assert person.runs("--", "/bin/echo", "back").stdout == "back\n"
 
 
@@ -189,11 +198,12 @@ def test_a_restarted_agent_ends_the_shell_and_not_the_session(
 def test_who_is_cut_off_leaves_nothing_behind(person: Person, agents: Agents) -> None:
     child = person.sits_down("--", "/bin/sh", "-i")
     person.types("sleep 600\n")
-    until(lambda: shells(agents) == 1, "somebody is in it")
+    until(lambda: asleep(agents), "somebody is in it, and at work")
     child.kill()
     child.wait()
     until(lambda: shells(agents) == 0, "the shell is gone")
-    assert len(proc.descendants_of(int(agents.facts()[0]["shim"]))) == 1, "the session itself"
+    shim = int(agents.facts()[0]["shim"])
+    until(lambda: len(proc.descendants_of(shim)) == 1, "there is the session itself and nothing else")
 
 
 @pytest.mark.usefixtures("session")
@@ -306,19 +316,20 @@ def test_a_shell_is_inside_a_container_whatever_started_it(
     person.types("stty size; trap '' HUP TERM; echo beg''un; sleep 600\r")
     person.sees("30 100")
     person.sees("begun")
-    inside: list[int] = []
-
-    def asleep() -> bool:
-        inside[:] = [pid for pid in proc.descendants_of(shim) if proc.name_of(pid) == "sleep" and b"600" in _words(pid)]
-        return bool(inside)
-
-    until(asleep, "the program of the shell runs among the job's")
+    until(lambda: asleep(agents), "the program of the shell runs among the job's")
+    inside = asleep(agents)
     # The job is asked to save wherever its runtime has left it, and its end is the end of what ignores a hang-up.
     lab.order(replace(order, phase="checkpoint"))
     until((tmp_path / "ckpt" / "latest").exists, "it saved")
     lab.wait_for("Gone")
     assert person.ends(child) != 0
     until(lambda: not any(proc.start_time(pid) for pid in [*inside, work]), "nothing is left")
+
+
+def asleep(agents: Agents) -> list[int]:
+    """What a person types to have something that runs: `sleep 600`."""
+    shim = int(agents.facts()[0]["shim"])
+    return [pid for pid in proc.descendants_of(shim) if proc.name_of(pid) == "sleep" and b"600" in _words(pid)]
 
 
 def _words(pid: int) -> list[bytes]:

@@ -166,13 +166,14 @@ def test_a_server_that_lets_anybody_in_is_not_believed_by_the_node(
 
 
 def test_a_server_that_shows_a_request_twice_gets_one_visit_of_the_node(
-    lab: HouseLab, agents: Agents, order: AttemptOrder, monkeypatch: pytest.MonkeyPatch
+    lab: HouseLab, agents: Agents, order: AttemptOrder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     agents.start()
     lab.run(printing(order))
     challenge = new_challenge(time.time_ns())
     monkeypatch.setattr(Doorkeeper, "challenge", lambda *_: challenge)
     monkeypatch.setattr(Challenges, "use", lambda *_: None)  # the server's: the agent is another process
+    until(lambda: (tmp_path / "logs/nlp/train/1/0.log").stat().st_size, "rank 0 prints")
     assert texts(remote_lines(lab.door(), Wanted(job=JOB, rank=0))) == ["rank 0 is here"]
     with pytest.raises(NotAdmitted) as caught:
         list(remote_lines(lab.door(), Wanted(job=JOB, rank=0)))
@@ -193,8 +194,9 @@ def test_logs_are_read_when_the_job_is_over_and_also_by_an_agent_started_since(
     lab.order()
     first.terminate()
     first.wait()
+    before = len(agents.log())
     agents.start()
-    until(lambda: agents.log().count("linked to") == 2, "the new agent is there")
+    until(lambda: "linked to" in agents.log()[before:], "the new agent is there")
     assert sorted(texts(remote_lines(lab.door(), Wanted(job=JOB)))) == ["rank 0 is here", "rank 1 is here"]
 
 
