@@ -32,7 +32,7 @@ class Caller:
     """One node's keep-alive connection to the server."""
 
     def __init__(self, address: tuple[str, int], context: ssl.SSLContext) -> None:
-        self._connection = http.client.HTTPSConnection(*address, context=context, timeout=30)
+        self._connection = http.client.HTTPSConnection(*address, context=context, timeout=90)
 
     def post(self, body: bytes, path: str = SYNC_PATH, **headers: str) -> tuple[int, dict[str, Any]]:
         """Status and decoded JSON of one call."""

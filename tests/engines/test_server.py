@@ -17,6 +17,7 @@ import trustme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from reconciler.engines import server
 from reconciler.engines.agents import AgentEngine
 from reconciler.engines.certificates import issue_node, make_ca
 from reconciler.errors import EngineUnavailable, UsageError
@@ -28,7 +29,16 @@ from tests.engines.calls import ISSUED, LONG, TlsWorld, client_context
 from tests.engines.fake import FakeClock, FakeNode
 
 PATIENT = replace(RULES, report_interval=Nanoseconds(60 * SECOND))
-"""With these rules only the agent's own waitSeconds limits how long a call is held."""
+"""With these rules, and with `server.LONGEST_HOLD` as long, only the agent's own waitSeconds limits how long a call is held."""
+SOON = 40
+"""Seconds within which an answer that is due comes even on a busy machine, and in which none comes that is not."""
+
+
+@pytest.fixture(autouse=True)
+def long_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that who is answered was answered for a reason, however slow this machine is."""
+    for name in ("LONGEST_HOLD", "_STANDBY_SECONDS"):
+        monkeypatch.setattr(server, name, 60.0)
 
 
 @pytest.fixture
@@ -55,12 +65,12 @@ class Held:
         self.seconds = time.monotonic() - began
 
     def answer(self) -> Answer:
-        self._thread.join(timeout=60)
+        self._thread.join(timeout=90)
         assert self._found, "the call is still held"
         return self._found[0]
 
 
-def held(world: TlsWorld, node: FakeNode, seconds: int = 20) -> Held:
+def held(world: TlsWorld, node: FakeNode, seconds: int = 60) -> Held:
     """A call of the node that is being held, or will be any moment: the server has heard its news already."""
     node.unhealthy += "x"
     report = replace(node.report(), waitSeconds=seconds)
@@ -73,7 +83,7 @@ def held(world: TlsWorld, node: FakeNode, seconds: int = 20) -> Held:
             connection.close()
 
     started = Held(call)
-    assert world.engine.wait(Nanoseconds(10 * SECOND))
+    assert world.engine.wait(Nanoseconds(60 * SECOND))
     return started
 
 
@@ -204,7 +214,7 @@ class TestHolding:
         answer = call.answer()
         assert answer.proof is not None
         assert (answer.generation, answer.proof.file) == (1, committed.orders[NodeName("n1")])
-        assert call.seconds < 15
+        assert call.seconds < SOON
 
     def test_an_apply_that_does_not_concern_a_node_leaves_it_waiting(self, world: TlsWorld) -> None:
         world.engine.apply(committed_of(1, {"n1": [], "n2": []}))
@@ -219,7 +229,7 @@ class TestHolding:
         older = held(world, node)
         newer = held(world, node)
         assert older.answer().proof is None
-        assert older.seconds < 15
+        assert older.seconds < SOON
         world.engine.apply(committed_of(1, {"n1": [attempt_order()]}))
         assert newer.answer().proof is not None
 
@@ -227,7 +237,7 @@ class TestHolding:
         call = held(world, world.nodes["n1"])
         world.engine.stop()
         assert call.answer().proof is None
-        assert call.seconds < 15
+        assert call.seconds < SOON
 
     def test_orders_missed_before_are_handed_out_at_once(self, world: TlsWorld) -> None:
         world.engine.apply(committed_of(1, {"n1": [attempt_order()]}))
@@ -293,7 +303,7 @@ class TestLeases:
         world.exchange(world.nodes["n1"])
         call = held(world, world.nodes["n1"])
         assert call.answer().leaseSeconds == 600
-        assert call.seconds < 15
+        assert call.seconds < SOON
 
 
 class TestStandby:
@@ -325,14 +335,15 @@ class TestStandby:
 
     def test_who_led_sends_its_callers_to_the_one_that_committed(self, world: TlsWorld) -> None:
         world.sync()
-        report = replace(world.nodes["n1"].report(), unhealthy="x", waitSeconds=20)
+        assert world.engine.wait(Nanoseconds(60 * SECOND)), "what follows is news of the call alone"
+        report = replace(world.nodes["n1"].report(), unhealthy="x", waitSeconds=60)
         connection = world.new_caller(client_context(world.credentials["n1"], world.authority))
         found: list[int] = []
         waiting = threading.Thread(target=lambda: found.append(connection.post(encode(report))[0]))
         waiting.start()
-        assert world.engine.wait(Nanoseconds(10 * SECOND))
+        assert world.engine.wait(Nanoseconds(60 * SECOND))
         world.engine.follow(Observed(nodes={NodeName(name): ready(name) for name in ("n1", "n2")}))
-        waiting.join(timeout=15)
+        waiting.join(timeout=SOON)
         connection.close()
         assert found == [503]
 
