@@ -38,7 +38,7 @@ class SlurmWorld:
 
     def another(self) -> SlurmEngine:
         """An engine that knows nothing: as after a restart of the reconciler."""
-        commands = Commands(timeout=Nanoseconds(3 * SECOND))
+        commands = Commands(timeout=Nanoseconds(20 * SECOND))
         return SlurmEngine(
             self.cluster,
             self.clock,
