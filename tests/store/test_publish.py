@@ -119,7 +119,7 @@ def test_g08_both_pass_the_first_check_and_one_loses_at_the_ref_lock(
     # Each push waits in the hook until both have arrived, so both were told the same old tip.
     gate = tmp_path / "gate"
     gate.mkdir()
-    wait = f'touch {gate}/$$; n=0; while [ "$(ls {gate} | wc -l)" -lt 2 ] && [ $n -lt 600 ]; do sleep 0.05; n=$((n+1)); done'
+    wait = f'touch {gate}/$$; n=0; while [ "$(ls {gate} | wc -l)" -lt 2 ] && [ $n -lt 1200 ]; do sleep 0.05; n=$((n+1)); done'
     remote.hook("pre-receive", wait)
     pushes = [
         (place, place.next(first, desired, 1, {"allocation/a": name}))

@@ -42,12 +42,15 @@ def test_nothing_of_the_callers_git_settings_arrives(
 
 def test_command_that_hangs_is_ended_with_all_its_children(remote: Repository, tmp_path: Path) -> None:
     marker = tmp_path / "child"
-    script = f"sleep 60 & echo $! > {marker}; wait"
+    script = f"sleep 600 & echo $! > {marker}; wait"
     started = time.monotonic()
-    ended = run_bounded(["/bin/sh", "-c", script], {"PATH": os.environ["PATH"]}, stdin=b"", seconds=0.5)
-    assert ended.timed_out
-    assert time.monotonic() - started < 20
-    assert ends(int(marker.read_text()), within=20)
+    for seconds in (0.5, 5, 50):  # on a busy machine it has no child yet when the time is over
+        ended = run_bounded(["/bin/sh", "-c", script], {"PATH": os.environ["PATH"]}, stdin=b"", seconds=seconds)
+        assert ended.timed_out
+        if marker.exists() and marker.read_text():
+            break
+    assert time.monotonic() - started < 300
+    assert ends(int(marker.read_text()), within=60)
 
 
 def ends(pid: int, *, within: float) -> bool:
@@ -77,10 +80,10 @@ def test_time_limit_of_network_and_of_local_commands_are_different_errors(remote
 
 def test_output_beyond_the_limit_is_cut_and_within_is_whole() -> None:
     environment = {"PATH": os.environ["PATH"]}
-    endless = run_bounded(["/bin/sh", "-c", "yes"], environment, stdin=b"", seconds=20, at_most=1000)
+    endless = run_bounded(["/bin/sh", "-c", "yes"], environment, stdin=b"", seconds=60, at_most=1000)
     assert (endless.cut, endless.stdout) == (True, b"")
     short = run_bounded(
-        ["/bin/sh", "-c", "echo ok; echo bad >&2; exit 3"], environment, stdin=b"", seconds=20, at_most=3
+        ["/bin/sh", "-c", "echo ok; echo bad >&2; exit 3"], environment, stdin=b"", seconds=60, at_most=3
     )
     assert (short.cut, short.status, short.stdout, short.stderr) == (False, 3, b"ok\n", "bad\n")
     slow = run_bounded(["/bin/sh", "-c", "sleep 60"], environment, stdin=b"", seconds=0.2, at_most=3)
@@ -237,7 +240,7 @@ def test_message_of_an_error_is_plain_text_of_bounded_length() -> None:
 def ask(credentials: Credentials, prompt: str) -> tuple[int, str]:
     environment = dict(Git(folder=Path("/"), credentials=credentials).environment())
     assert environment["GIT_ASKPASS"] == str(credentials.askpass)
-    ended = run_bounded([str(credentials.askpass), prompt], environment, stdin=b"", seconds=20)
+    ended = run_bounded([str(credentials.askpass), prompt], environment, stdin=b"", seconds=60)
     return ended.status, ended.stdout.decode()
 
 

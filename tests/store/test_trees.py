@@ -84,7 +84,6 @@ def test_too_many_or_too_much_together_is_no_shorter_list_but_an_error(remote: R
     assert len(read_tree(remote.git, "main", ("jobs",), limits=Limits(files=20)).entries) == 20
 
 
-@pytest.mark.timeout(20)
 def test_tree_that_names_itself_into_billions_of_paths_is_cut_off(remote: Repository) -> None:
     blob = git(remote.path, "hash-object", "-w", "--stdin", stdin=b"x").decode().strip()
     tree = git(remote.path, "mktree", stdin=f"100644 blob {blob}\tf\n".encode()).decode().strip()
