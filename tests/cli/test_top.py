@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from textual.css.query import NoMatches
+from textual.pilot import Pilot
 from textual.widgets import DataTable, Static, TabbedContent
 
 from reconciler.cli.root import root
@@ -44,9 +49,30 @@ class Scripted:
         return f"all of [{name}]"
 
 
+async def until(pilot: Pilot[None], reached: Callable[[], object]) -> None:
+    """A key was handled, a look has come to its end: what the pilot waits for by itself is a quiet moment."""
+    ends = time.monotonic() + 60
+    while time.monotonic() < ends:
+        with contextlib.suppress(NoMatches):  # a page is there before what it shows
+            if reached():
+                return
+        await pilot.pause()
+    raise AssertionError("never")
+
+
 def cells(app: Top, name: str) -> list[list[str]]:
     shown = app.query_one(f"#{name}", DataTable)
     return [[str(cell) for cell in shown.get_row_at(row)] for row in range(shown.row_count)]
+
+
+async def go_down(app: Top, pilot: Pilot[None], rows: int) -> None:
+    """That many rows down in the table that has the cursor."""
+    for _ in range(rows):
+        shown = app.focused
+        assert isinstance(shown, DataTable)
+        before = shown.cursor_row
+        await pilot.press("down")
+        await until(pilot, lambda shown=shown, before=before: shown.cursor_row == before + 1)  # type: ignore[misc]  # mypy infers no lambda with a default
 
 
 def words(app: Top, name: str) -> str:
@@ -56,42 +82,36 @@ def words(app: Top, name: str) -> str:
 async def test_tables_and_keys() -> None:
     app = Top(Scripted(), 3600)
     async with app.run_test(size=(100, 30)) as pilot:
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        await until(pilot, lambda: cells(app, "jobs"))
         assert words(app, "#headline") == SEEN.headline
         assert cells(app, "jobs") == SEEN.jobs[1]  # brackets are no markup
         for key, name in (("2", "nodes"), ("3", "queues"), ("1", "jobs")):
             await pilot.press(key)
-            assert app.query_one("#tabs", TabbedContent).active == f"pane-{name}"
-            assert app.focused is app.query_one(f"#{name}")
+            await until(pilot, lambda name=name: app.query_one("#tabs", TabbedContent).active == f"pane-{name}")  # type: ignore[misc]  # mypy infers no lambda with a default
+            await until(pilot, lambda name=name: app.focused is app.query_one(f"#{name}"))  # type: ignore[misc]  # as above
         assert cells(app, "nodes") == SEEN.nodes[1]
-        await pilot.press("down", "enter")
-        await pilot.pause()
-        assert isinstance(app.screen, Page)
-        assert words(app, "#page") == "all of [nlp/b]"
+        await go_down(app, pilot, 1)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, Page) and words(app, "#page") == "all of [nlp/b]")
         await pilot.press("escape")
-        await pilot.pause()
-        assert not isinstance(app.screen, Page)
+        await until(pilot, lambda: not isinstance(app.screen, Page))
 
 
 async def test_another_look_keeps_the_cursor_on_its_job() -> None:
     cluster = Scripted()
     app = Top(cluster, 3600)
     async with app.run_test() as pilot:
-        await app.workers.wait_for_complete()
-        await pilot.press("down", "down")
+        await until(pilot, lambda: cells(app, "jobs"))
+        await go_down(app, pilot, 2)
         cluster.seen = replace(SEEN, jobs=(SEEN.jobs[0], [["nlp/0", "Running", "-"], *SEEN.jobs[1]]))
         await pilot.press("r")
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        await until(pilot, lambda: len(cells(app, "jobs")) == 4)
         shown = app.query_one("#jobs", DataTable)
         assert cluster.looks == 2
-        assert str(shown.get_row_at(shown.cursor_row)[0]) == "nlp/c"
+        await until(pilot, lambda: str(shown.get_row_at(shown.cursor_row)[0]) == "nlp/c")
         cluster.seen = replace(SEEN, jobs=(SEEN.jobs[0], []))
         await pilot.press("r")
-        await app.workers.wait_for_complete()
-        await pilot.pause()
-        assert cells(app, "jobs") == []
+        await until(pilot, lambda: cells(app, "jobs") == [])
 
 
 async def test_a_long_name_leaves_room_for_what_it_is_about() -> None:
@@ -100,28 +120,25 @@ async def test_a_long_name_leaves_room_for_what_it_is_about() -> None:
     cluster.seen = replace(SEEN, jobs=(["JOB", "STATE", "GPUS"], [["nlp/x", "Running", "8"], [name, "Lost", "1024"]]))
     app = Top(cluster, 3600)
     async with app.run_test(size=(80, 24)) as pilot:
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        await until(pilot, lambda: cells(app, "jobs"))
         (_, row) = cells(app, "jobs")
         assert len(row[0]) <= 40
         assert (row[0][:5], row[0][-5:], "…" in row[0]) == (name[:5], name[-5:], True)
         assert app.query_one("#jobs", DataTable).get_row_at(1)[2].justify == "right"
         assert app.screen.max_scroll_y == 0  # nothing but the tables scrolls
-        await pilot.press("down", "enter")
-        await pilot.pause()
-        assert words(app, "#page") == f"all of [{name}]"
+        await go_down(app, pilot, 1)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, Page) and words(app, "#page") == f"all of [{name}]")
 
 
 async def test_a_look_that_fails_is_said_and_the_rows_stay() -> None:
     cluster = Scripted()
     app = Top(cluster, 3600)
     async with app.run_test() as pilot:
-        await app.workers.wait_for_complete()
+        await until(pilot, lambda: cells(app, "jobs"))
         cluster.fails = True
         await pilot.press("r")
-        await app.workers.wait_for_complete()
-        await pilot.pause()
-        assert words(app, "#told") == "the clone is busy (CloneBusy); trying again"
+        await until(pilot, lambda: words(app, "#told") == "the clone is busy (CloneBusy); trying again")
         assert cells(app, "jobs") == SEEN.jobs[1]
         await pilot.press("q")
     assert app.return_code == 0
