@@ -22,6 +22,7 @@ NAME = "gangops"
 MOST_PROCESSES = 65536
 """Processes and threads of one rank: more is a fork bomb."""
 
+_MOST_TRIES = 100
 _V1 = ("memory", "pids", "devices")
 Hierarchy = dict[str, str]
 """`kind` (v2, or the controller of v1), `root`, and for v2 the `controllers` to pass on to ranks, from `above` on."""
@@ -85,7 +86,7 @@ def join(hierarchies: Sequence[Hierarchy], path: str, controls: Mapping[str, Seq
     """
     for hierarchy in hierarchies:
         folder = os.path.join(hierarchy["root"], path)
-        os.makedirs(folder, exist_ok=True)
+        _make(folder)
         if hierarchy.get("controllers"):
             wanted = " ".join(f"+{name}" for name in hierarchy["controllers"].split())
             top = [hierarchy[name] for name in ("root", "above") if name in hierarchy]
@@ -129,6 +130,18 @@ def leave(hierarchies: Sequence[Hierarchy], path: str) -> None:
         for folder in _between(hierarchy["root"], os.path.join(hierarchy["root"], path)):
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
+
+
+def _make(folder: str) -> None:
+    """The folder and those above it. A rank of the same queue that leaves may take one of them away, empty as it still is."""
+    for left in reversed(range(_MOST_TRIES)):
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except FileNotFoundError:  # noqa: PERF203 - it is the reason to try again
+            if not left:
+                raise
+        else:
+            return
 
 
 def _between(root: str, folder: str) -> Iterator[str]:

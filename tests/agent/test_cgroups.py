@@ -85,6 +85,27 @@ def test_controllers_are_passed_on_down_to_a_rank_of_v2(unified: Path) -> None:
     assert (folder / "cgroup.subtree_control").read_text() == "", "processes and controllers are not in one folder"
 
 
+def test_a_rank_that_comes_while_another_of_its_queue_leaves_gets_its_cgroup(
+    unified: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = find_hierarchies("", mounts((str(unified), "cgroup2", "rw")), may_make=True)
+    (unified / "gangops/q/old/1/0").mkdir(parents=True)
+    make, leaving = os.mkdir, ["q/old/1/0"]
+
+    def made(path: str, mode: int = 0o777) -> None:
+        if path.endswith("q/new") and leaving:
+            cgroups.leave(found, leaving.pop())  # `q` was there a moment ago
+        make(path, mode)
+        if path.endswith("/0"):
+            for file in ("cgroup.procs", "memory.max", "pids.max"):
+                Path(path, file).touch()
+
+    monkeypatch.setattr(os, "mkdir", made)
+    cgroups.join(found, "q/new/1/0", controls_of(0, []))
+    assert (unified / "gangops/q/new/1/0/cgroup.procs").read_text() == "0"
+    assert not (unified / "gangops/q/old").exists()
+
+
 def test_a_folder_that_was_delegated_is_used_as_it_is(unified: Path) -> None:
     (found,) = find_hierarchies(f"{unified}/site.slice", "", may_make=False)
     assert found == {"kind": "v2", "root": f"{unified}/site.slice", "controllers": "memory pids"}
