@@ -98,13 +98,14 @@ class Terminal:
         while True:
             for kind, content in line.receive():
                 self._obey(kind, content)
+            code = self.exit_code  # before we look for output: what it said last came before its end
             if dict(poller.poll(1000)).get(self._master):
                 output = self._read()
                 if output is None:
                     return self._ended()
                 line.send(output, BINARY)
-            elif self.exit_code is not None:  # what it left behind may hold the terminal open for ever
-                return self.exit_code
+            elif code is not None:  # what it left behind may hold the terminal open for ever
+                return code
 
     def _obey(self, kind: int, content: bytes) -> None:
         if kind == BINARY:
