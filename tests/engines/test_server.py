@@ -219,10 +219,11 @@ class TestHolding:
     def test_an_apply_that_does_not_concern_a_node_leaves_it_waiting(self, world: TlsWorld) -> None:
         world.engine.apply(committed_of(1, {"n1": [], "n2": []}))
         world.sync()
-        call = held(world, world.nodes["n2"], seconds=1)
+        assert world.engine.wait(Nanoseconds(60 * SECOND)), "what follows is news of the call alone"
+        call = held(world, world.nodes["n2"], seconds=5)  # in which the next line comes also on a busy machine
         world.engine.apply(committed_of(2, {"n1": [attempt_order()], "n2": []}))
         assert (call.answer().proof, call.answer().generation) == (None, 2)
-        assert call.seconds >= 0.9
+        assert call.seconds >= 4.9
 
     def test_a_newer_call_of_the_node_ends_the_older(self, world: TlsWorld) -> None:
         node = world.nodes["n1"]
@@ -249,7 +250,7 @@ class TestHolding:
         world.exchange(node)
         assert world.exchange(node).proof is None
         node.file = b""
-        assert world.exchange(node, waitSeconds=5).proof is not None
+        assert world.exchange(node, waitSeconds=60).proof is not None
 
     def test_an_order_that_was_refused_is_offered_again_only_after_the_hold(self, world: TlsWorld) -> None:
         committed = committed_of(1, {"n1": [attempt_order()]})
