@@ -142,7 +142,8 @@ class Checkup(threading.Thread):
         while True:
             if time.monotonic() >= next_health:
                 next_health = time.monotonic() + hooks.health_seconds
-                again = {name: command for name, (command, _) in self._failed.items()}
+                failed = tuple(self._failed.items())  # at once: hooks that other threads run come and go in it
+                again = {name: command for name, (command, _) in failed}
                 for name, command in {"health": hooks.health, **again}.items():
                     self.hook(name, command, {})
             found = hardware(self.conf.node, self.conf.simulation, self._is_ours, self._course)
