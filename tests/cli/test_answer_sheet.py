@@ -135,6 +135,7 @@ def masked(text: str) -> str:
     return "\n".join(line.rstrip() for line in _CHANGING.sub("…", text).splitlines())
 
 
+@pytest.mark.timeout(600)
 def test_every_answer_comes_out_as_it_is_written(
     clone: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
