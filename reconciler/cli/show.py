@@ -62,10 +62,16 @@ def opened(folder: Path, *, fetch: bool) -> Clone:
     """The clone a verb was pointed at, its branches fetched when asked; says on stderr when that failed."""
     clone = open_clone(folder)
     if fetch:
-        warning = clone.refresh()
-        if warning:
-            click.echo(f"warning: {warning}", err=True)
+        refreshed(clone)
     return clone
+
+
+def refreshed(clone: Clone) -> bool:
+    """Fetch its branches; whether that was done. Says on stderr when it failed."""
+    warning = clone.refresh()
+    if warning:
+        click.echo(f"warning: {warning}", err=True)
+    return not warning
 
 
 def newest(folder: Path, *, fetch: bool) -> tuple[Clone, Generation, Desired]:
@@ -75,9 +81,10 @@ def newest(folder: Path, *, fetch: bool) -> tuple[Clone, Generation, Desired]:
     return clone, generation, desired_at(clone, generation)
 
 
-def desired_at(clone: Clone, generation: Generation) -> Desired:
-    """The desired state that a generation answered. Raises InvalidInput."""
-    read = DesiredReader(clone.git).recorded(generation.commit, generation.summary.desired_commit, generation.frozen)
+def desired_at(clone: Clone, generation: Generation, reader: DesiredReader | None = None) -> Desired:
+    """The desired state that a generation answered; `reader` keeps what is read for more. Raises InvalidInput."""
+    reader = reader or DesiredReader(clone.git)
+    read = reader.recorded(generation.commit, generation.summary.desired_commit, generation.frozen)
     if read.desired is None:  # a generation above 0 was decided on one; at 0 the tree may never have been valid
         raise InvalidInput(read.diagnostics)
     return as_requested(read.desired, generation.observed.requests, now())

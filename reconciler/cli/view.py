@@ -9,7 +9,17 @@ import click
 
 from reconciler.cli import completing
 from reconciler.cli.root import fetch_option, output_option
-from reconciler.cli.show import array_page, desired_at, newest, now, opened, print_tree, records_of, width
+from reconciler.cli.show import (
+    array_page,
+    desired_at,
+    newest,
+    now,
+    opened,
+    print_tree,
+    records_of,
+    refreshed,
+    width,
+)
 from reconciler.cli.watch import watch
 from reconciler.documents.values import tree_of
 from reconciler.documents.withheld import withheld_of
@@ -20,7 +30,7 @@ from reconciler.model.inventory import Node
 from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import NodeObservation
 from reconciler.model.reasons import blank
-from reconciler.model.units import JobKey, QueueName
+from reconciler.model.units import CommitId, JobKey, QueueName
 from reconciler.render.arrays import leading, tally
 from reconciler.render.explain import explanation_page, node_page, queue_page, reason_code
 from reconciler.render.names import one_line, when
@@ -30,8 +40,11 @@ from reconciler.render.story import request_line
 from reconciler.render.table import below, continued
 from reconciler.render.tidying import hop_line, proposed, tidying_line
 from reconciler.render.view import headline, job_table, node_table, queue_table, request_table
+from reconciler.runtime.clone import Clone
 from reconciler.runtime.explained import explained, node_explained, proposals, queue_explained
 from reconciler.runtime.generation import Generation
+from reconciler.runtime.held_back import HeldBack, held_back
+from reconciler.runtime.reading import DesiredReader
 from reconciler.topology.drift import drift_of
 
 
@@ -45,15 +58,24 @@ from reconciler.topology.drift import drift_of
 @click.pass_obj
 def status(repo: Path, job: str | None, output: str, *, watching: bool, fetch: bool) -> None:
     """The cluster, its queues and jobs, in a page; with JOB only that one, of an array with its tasks."""
+    if watching and output not in {"table", "wide"}:
+        raise UsageError("--watch shows pages and lines", code="WatchOfData", remedy="leave out -o, or --watch")
+    clone = opened(repo, fetch=False)
+    fresh = fetch and refreshed(clone)
+    reader = DesiredReader(clone.git)
+
+    def page(generation: Generation) -> str:
+        desired = desired_at(clone, generation, reader)
+        held = _held_back(clone, reader, generation, fresh=fresh) if job is None else None
+        return "\n".join(_status_page(generation, desired, job, output, held))
+
     if watching:
-        if output not in {"table", "wide"}:
-            raise UsageError("--watch shows pages and lines", code="WatchOfData", remedy="leave out -o, or --watch")
-        clone = opened(repo, fetch=fetch)
-        watch(clone, job or "", lambda at: "\n".join(_status_page(at, desired_at(clone, at), job, output)))
-    _, generation, desired = newest(repo, fetch=fetch)
+        watch(clone, job or "", page)
+    generation = clone.generation()
     if output in {"table", "wide"}:
-        click.echo("\n".join(_status_page(generation, desired, job, output)))
+        click.echo(page(generation))
         return
+    desired_at(clone, generation, reader)
     jobs = _jobs_shown(generation, job)
     if output == "name":
         click.echo("\n".join(jobs))
@@ -62,7 +84,14 @@ def status(repo: Path, job: str | None, output: str, *, watching: bool, fetch: b
         "summary": tree_of(generation.summary),
         "jobs": [tree_of(record) for record in jobs.values()],
     }
+    if (held := _held_back(clone, reader, generation, fresh=fresh)) is not None:
+        content["heldBack"] = tree_of(held)
     print_tree(output, "Status", content)
+
+
+def _held_back(clone: Clone, reader: DesiredReader, generation: Generation, *, fresh: bool) -> HeldBack | None:
+    tip = clone.find_desired()
+    return held_back(clone.git, reader, generation, CommitId(tip), now(), fresh=fresh) if tip is not None else None
 
 
 def _jobs_shown(generation: Generation, job: str | None) -> Mapping[JobKey, JobRecord]:
@@ -71,7 +100,9 @@ def _jobs_shown(generation: Generation, job: str | None) -> Mapping[JobKey, JobR
     return {record.job: record for record in records_of(generation, job)}
 
 
-def _status_page(generation: Generation, desired: Desired, job: str | None, output: str) -> Iterator[str]:
+def _status_page(
+    generation: Generation, desired: Desired, job: str | None, output: str, held: HeldBack | None
+) -> Iterator[str]:  # fmt: skip
     jobs = _jobs_shown(generation, job)
     yield headline(generation.summary, generation.allocation.metrics, now())
     if job is not None and job not in jobs:
@@ -82,6 +113,8 @@ def _status_page(generation: Generation, desired: Desired, job: str | None, outp
     yield "\n" + job_table(desired, jobs, now(), width(), wide=output == "wide")
     if job is None and (line := tidying_line(_proposed(generation, desired))):
         yield f"\n{line}: see gangops plan"
+    if held is not None:
+        yield from continued(f"! {held.sentence}", width(), 2)
     for warning in _warnings(generation, desired, of_all=job is None):
         yield from continued(f"! {warning}", width(), 2)
 

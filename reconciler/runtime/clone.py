@@ -61,11 +61,15 @@ class Clone:
 
     def desired_tip(self) -> str:
         """The newest desired commit here: origin's, never a branch somebody works on. Raises NotFound (DesiredMissing)."""
-        for ref in (f"refs/remotes/origin/{self.desired}", f"refs/heads/{self.desired}"):
-            found = find_commit(self.git, ref)
-            if found is not None:
-                return found
+        found = self.find_desired()
+        if found is not None:
+            return found
         raise NotFound(f"this clone has no branch {self.desired}", code="DesiredMissing", remedy="git fetch origin")
+
+    def find_desired(self) -> str | None:
+        """The newest desired commit here; None when the branch is not."""
+        tips = (find_commit(self.git, f"{folder}{self.desired}") for folder in ("refs/remotes/origin/", "refs/heads/"))
+        return next((tip for tip in tips if tip is not None), None)
 
     @property
     def partial(self) -> bool:

@@ -1,0 +1,141 @@
+"""What leaves nobody without an answer: a merge that is held back, a job whose file broke, a job that is gone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from click.testing import CliRunner, Result
+
+from reconciler.cli import show, view
+from reconciler.cli.root import root
+from reconciler.model.units import MINUTE, SECOND
+from tests.runtime.lab import CONFIG, Desk, Lab, job_file, jobs
+from tests.store.world import MAIN, STATE, git
+
+NAMES = ("a", "b", "c", "d")
+
+
+@pytest.fixture
+def desk(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """Four jobs run; there is a clone of that. Verbs look at the lab's clock."""
+    lab.begin(**jobs(*NAMES, gpus=8))
+    desk = lab.desk()
+    desk.settle()
+    git(lab.folder, "clone", "-q", str(lab.remote.path), "clone")
+    for module in (view, show):
+        monkeypatch.setattr(module, "now", lab.clock.now)
+    return desk
+
+
+def gangops(lab: Lab, *arguments: str) -> Result:
+    return CliRunner().invoke(root, ["-C", str(lab.folder / "clone"), *arguments])
+
+
+def remarks(lab: Lab, *more: str) -> list[str]:
+    done = gangops(lab, "status", *more)
+    assert done.exit_code == 0, done.output
+    return [line for line in done.stdout.splitlines() if line.startswith("!")]
+
+
+def held_back(lab: Lab, *more: str) -> dict[str, object] | None:
+    found: dict[str, object] | None = json.loads(gangops(lab, "status", "-o", "json", *more).stdout).get("heldBack")
+    return found
+
+
+# --- a merge that is held back ---
+
+
+def test_a_refused_removal_is_told_with_what_counts_instead_and_the_remedy(lab: Lab, desk: Desk) -> None:
+    before = desk.summary.desired_commit
+    refused = lab.desire({job_file(name): None for name in NAMES[:3]})
+    assert desk.round().held is not None
+    told = (
+        f"! What was merged is not acted on (MassRemovalRefused): commit {refused[:12]} removes 3 of 4 running jobs; "
+        f"at most 30 % may go at once. Until then {before[:7]} counts. If that is meant, add a commit on top whose "
+        "message ends with `Acknowledge-Removal: 3`."
+    )
+    assert remarks(lab) == [told]
+    found = held_back(lab)
+    assert found is not None
+    assert (found["code"], found["commit"], found["decided"]) == ("MassRemovalRefused", refused, before)
+
+
+def test_it_is_told_before_the_reconciler_has_looked_and_of_a_clone_that_was_not_fetched(lab: Lab, desk: Desk) -> None:
+    lab.desire({job_file(name): None for name in NAMES[:3]})
+    git(lab.folder / "clone", "fetch", "-q")
+    assert [line.split(":")[0] for line in remarks(lab, "--no-fetch")] == [
+        "! What was merged is not acted on (MassRemovalRefused)"
+    ]
+    assert desk.round().held is not None
+
+
+def test_once_acknowledged_nothing_is_held_back(lab: Lab, desk: Desk) -> None:
+    lab.desire({job_file(name): None for name in NAMES[:3]})
+    lab.desire(message="Yes\n\nAcknowledge-Removal: 3\n")
+    assert remarks(lab) == []
+    desk.settle()
+    assert remarks(lab) == []
+    assert held_back(lab) is None
+
+
+def test_a_rewrite_that_waits_for_a_word_is_told(lab: Lab, desk: Desk) -> None:
+    strict = CONFIG.replace("spec: {}", "spec: {repository: {rewritesNeedAcknowledgement: true}}")
+    lab.desire({"cluster-state/cluster.yaml": strict})
+    desk.settle()
+    lab.desire(jobs("e"), anew=True)
+    assert desk.round().held is not None
+    told = held_back(lab)
+    assert told is not None
+    assert (told["code"], told["decided"]) == ("RewriteRefused", desk.summary.desired_commit)
+
+
+def test_a_commit_nobody_decides_on_is_told_when_it_is_late(lab: Lab, desk: Desk) -> None:
+    newest = lab.desire(jobs("e"))
+    made = int(git(lab.remote.path, "log", "-1", "--format=%ct", newest)) * SECOND
+    before = desk.summary.desired_commit
+    lab.clock.jump(made + 59 * SECOND - lab.clock.now())
+    assert remarks(lab) == []
+    lab.clock.jump(11 * MINUTE + SECOND)  # less than a minute and the gathering interval is no delay
+    told = (
+        f"! Nothing was decided yet on commit {newest[:12]}, 12m old; {before[:7]} still counts. "
+        "`gangops doctor --cluster` says what is wrong."
+    )
+    assert remarks(lab) == [told]
+    assert remarks(lab, "--no-fetch") == []  # this clone may be what is old
+    desk.settle()
+    assert remarks(lab) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"README.md": "Read me.\n"}, id="another file"),
+        pytest.param({"cluster-state/cluster.yaml": f"# why\n{CONFIG}"}, id="a comment"),
+    ],
+)
+def test_what_says_nothing_new_is_never_late(lab: Lab, desk: Desk, changes: dict[str, str]) -> None:
+    newest = lab.desire(changes)
+    assert desk.settle() == []
+    assert desk.summary.desired_commit != newest
+    lab.clock.jump(int(git(lab.remote.path, "log", "-1", "--format=%ct", newest)) * SECOND - lab.clock.now())
+    lab.clock.advance(60 * MINUTE)
+    assert remarks(lab) == []
+
+
+def test_a_clone_whose_desired_branch_is_older_than_its_record_says_nothing(lab: Lab, desk: Desk) -> None:
+    lab.desire({job_file("a"): None})
+    desk.settle()
+    git(lab.folder / "clone", "fetch", "-q", "origin", f"+{STATE}:refs/remotes/origin/allocations")
+    assert remarks(lab, "--no-fetch") == []
+    assert lab.remote.tip(MAIN) == desk.summary.desired_commit
+
+
+def test_a_shallow_clone_shows_the_rest_all_the_same(lab: Lab, desk: Desk) -> None:
+    lab.desire({job_file(name): None for name in NAMES[:3]})
+    assert desk.round().held is not None
+    shutil.rmtree(lab.folder / "clone")
+    git(lab.folder, "clone", "-q", "--depth=1", "--no-single-branch", lab.remote.url, "clone")
+    done = gangops(lab, "status", "--no-fetch")
+    assert (done.exit_code, done.stdout.count("Running")) == (0, 4)
