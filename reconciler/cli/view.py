@@ -39,7 +39,7 @@ from reconciler.render.plan.model import Tidy
 from reconciler.render.story import request_line
 from reconciler.render.table import below, continued
 from reconciler.render.tidying import hop_line, proposed, tidying_line
-from reconciler.render.view import headline, job_table, node_table, queue_table, request_table
+from reconciler.render.view import headline, invalid_line, job_table, node_table, queue_table, request_table
 from reconciler.runtime.clone import Clone
 from reconciler.runtime.explained import explained, node_explained, proposals, queue_explained
 from reconciler.runtime.generation import Generation
@@ -121,6 +121,8 @@ def _status_page(
 
 def _warnings(generation: Generation, desired: Desired, *, of_all: bool) -> Iterator[str]:
     """What a person should know beside the tables, a sentence each; `of_all`: of the whole cluster, not of one job."""
+    if of_all and (line := invalid_line(generation.frozen, desired.blocked)):
+        yield line
     for change in withheld_of(generation.frozen) if of_all else ():
         yield f"{change.path} is not acted on: {change.brought}; {change.remedy}"
     for request in generation.observed.requests.values() if of_all else ():

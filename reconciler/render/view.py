@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from reconciler.documents.record import Summary
+from reconciler.documents.withheld import WITHHELD, withheld_of
 from reconciler.model.allocation import JobRecord, Metrics, Placement
 from reconciler.model.counting import counted
 from reconciler.model.desired import Desired
@@ -14,7 +16,7 @@ from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.observed import JobObservation, NodeCondition, NodeObservation, Observed, Proof, Provenance
 from reconciler.model.reasons import sentence
 from reconciler.model.request import Request
-from reconciler.model.units import Instant, JobKey, NodeName, QueueName
+from reconciler.model.units import Instant, JobKey, NodeName, QueueName, document_of
 from reconciler.render.arrays import STATES, by_array, leading, tally
 from reconciler.render.names import age, gpu_hours, one_line, places, share, span, when
 from reconciler.render.node import condition
@@ -129,7 +131,7 @@ def _array_row(
         str(job.priority_class) if job else "-",
         "-",
         age(now - max(record.since for record in records)),
-        f"{tally(records)}{why}",
+        "; ".join(filter(None, (f"{tally(records)}{why}", _stands(first, desired)))),
     ]
     if wide:
         row[6:6] = ["-", "-", "-"]
@@ -139,6 +141,11 @@ def _array_row(
 def _job_row(record: JobRecord, job: Job | None, desired: Desired, now: Instant, *, wide: bool) -> list[str]:
     placement = record.placement or (record.promise.placement if record.promise else None)
     gpus = job.gpus if job else record.gpus_held
+    why = (
+        ""
+        if record.state is JobState.RUNNING or record.outcome is Outcome.SUCCEEDED
+        else one_line(sentence(record.reason))
+    )
     state = f"{record.state}" if record.outcome is None else str(record.outcome)
     row = [
         record.job,
@@ -147,9 +154,7 @@ def _job_row(record: JobRecord, job: Job | None, desired: Desired, now: Instant,
         str(job.priority_class) if job else "-",
         places(placement, desired.inventory) if placement else "-",
         age(now - record.since),
-        "-"
-        if record.state is JobState.RUNNING or record.outcome is Outcome.SUCCEEDED
-        else one_line(sentence(record.reason)),
+        "; ".join(filter(None, (why, _stands(record, desired)))) or "-",
     ]
     if wide:
         left = "-"
@@ -158,6 +163,31 @@ def _job_row(record: JobRecord, job: Job | None, desired: Desired, now: Instant,
         comm = span(placement.comm_time) if placement and placement.comm_time else "-"
         row[6:6] = [str(record.attempt or "-"), left, comm]
     return row
+
+
+def _stands(record: JobRecord, desired: Desired) -> str:
+    """That another form of its file counts than the newest, "" when none does or it matters no more."""
+    kept = document_of(record.job) in desired.frozen and record.state is not JobState.FINISHED
+    return "its file counts as it was before" if kept else ""
+
+
+def invalid_line(frozen: Mapping[str, bytes], blocked: str) -> str:
+    """The files that are invalid and count as they were before, where to look, and what that stops; "" without any.
+
+    `frozen` has the last valid content of files by path, `blocked` the file that keeps all jobs from starting.
+    """
+    withheld = {WITHHELD, *(one.path for one in withheld_of(frozen))}
+    paths = [path for path in frozen if path not in withheld]
+    if not paths:
+        return ""
+    more = f" and {len(paths) - _MOST_PATHS} more" if len(paths) > _MOST_PATHS else ""
+    are = "are invalid and count as they were" if len(paths) > 1 else "is invalid and counts as it was"
+    stops = ", and no job starts until it is valid" if blocked in paths else ""
+    told = f"{', '.join(paths[:_MOST_PATHS])}{more} {are} before{stops}"
+    return f"{told}; `gangops validate`, where main is checked out, says what is wrong"
+
+
+_MOST_PATHS: Final = 3
 
 
 def node_table(
@@ -226,6 +256,7 @@ def job_facts(
         ("since", f"{when(record.since)}  ({age(now - record.since)})"),
         ("submitted", f"{when(record.submitted)}  ({age(now - record.submitted)})"),
         ("attempt", str(record.attempt or "none yet")),
+        *[("file", text) for text in (_stands(record, desired),) if text],
         *_where_rows(record, desired),
         *_ask_rows(record, job, now),
         *_cost_rows(record),

@@ -139,3 +139,51 @@ def test_a_shallow_clone_shows_the_rest_all_the_same(lab: Lab, desk: Desk) -> No
     git(lab.folder, "clone", "-q", "--depth=1", "--no-single-branch", lab.remote.url, "clone")
     done = gangops(lab, "status", "--no-fetch")
     assert (done.exit_code, done.stdout.count("Running")) == (0, 4)
+
+
+# --- a job whose file broke ---
+
+BROKEN = "apiVersion: gangops/v1\nkind: Job\nmetadata: {name: a}\nspec: {queue: nlp, gpus: many}\n"
+BEFORE = "its file counts as it was before"
+VALIDATE = "`gangops validate`, where main is checked out, says what is wrong"
+
+
+def why_of(lab: Lab, job: str) -> str:
+    line = next(line for line in gangops(lab, "status").stdout.splitlines() if line.startswith(f"nlp/{job} "))
+    return line.rsplit("  ", 1)[1]
+
+
+def test_a_job_whose_file_broke_says_so_in_its_row_and_where_to_look(lab: Lab, desk: Desk) -> None:
+    lab.desire({job_file("a"): BROKEN})
+    desk.settle()
+    assert [why_of(lab, name) for name in NAMES] == [BEFORE, "-", "-", "-"]
+    assert remarks(lab) == [f"! {job_file('a')} is invalid and counts as it was before; {VALIDATE}"]
+    assert f"\nfile          {BEFORE}\n" in gangops(lab, "describe", "a").stdout
+    lab.desire(jobs("a", gpus=8))
+    desk.settle()
+    assert (why_of(lab, "a"), remarks(lab)) == ("-", [])
+
+
+def test_one_that_waits_keeps_its_reason(lab: Lab, desk: Desk) -> None:
+    lab.desire(jobs("wide", gpus=16))
+    desk.settle()
+    waits = why_of(lab, "wide")
+    lab.desire({job_file("wide"): BROKEN.replace("name: a", "name: wide")})
+    desk.settle()
+    assert why_of(lab, "wide") == f"{waits}; {BEFORE}"
+
+
+def test_many_broken_files_are_one_line(lab: Lab, desk: Desk) -> None:
+    lab.desire({job_file(name): BROKEN.replace("name: a", f"name: {name}") for name in NAMES})
+    desk.settle()
+    named = ", ".join(map(job_file, NAMES[:3]))
+    assert remarks(lab) == [f"! {named} and 1 more are invalid and count as they were before; {VALIDATE}"]
+
+
+def test_a_broken_file_of_the_cluster_says_that_nothing_starts(lab: Lab, desk: Desk) -> None:
+    lab.desire({"cluster-state/queues/tree.yaml": "kind: Queue\n"})
+    desk.settle()
+    assert remarks(lab) == [
+        "! cluster-state/queues/tree.yaml is invalid and counts as it was before, and no job starts until it is valid; "
+        + VALIDATE
+    ]

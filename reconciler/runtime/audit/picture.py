@@ -87,7 +87,7 @@ def picture(
         sealed=sealed,
         threshold=desired.scheduling.defragment_threshold_ppm,
         spares=sum(record.gpus_bound - record.gpus_held for record in current.allocation.jobs.values()),
-        remarks=tuple(remarks(current, until)),
+        remarks=tuple(remarks(current, desired, until)),
     )
 
 

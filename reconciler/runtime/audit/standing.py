@@ -18,7 +18,7 @@ from reconciler.render.names import gpus_of, one_line, when
 from reconciler.render.node import troubles
 from reconciler.render.page_values import JobShown, NodeShown
 from reconciler.render.story import request_line
-from reconciler.render.view import job_rows
+from reconciler.render.view import invalid_line, job_rows
 from reconciler.runtime.generation import Generation
 
 _MOST_JOBS: Final = 150
@@ -90,8 +90,10 @@ def _cells(
         yield "!" if broken >> slot.index & 1 or (off and owner is None) else queue
 
 
-def remarks(current: Generation, now: Instant) -> Iterator[str]:
-    """What holds for the time being and should be known: changes not acted on, requests in force."""
+def remarks(current: Generation, desired: Desired, now: Instant) -> Iterator[str]:
+    """What holds for the time being and should be known: files that are invalid, changes not acted on, requests in force."""
+    if line := invalid_line(current.frozen, desired.blocked):
+        yield line
     for change in withheld_of(current.frozen):
         yield f"{change.path} is not acted on: {change.brought}"
     for request in current.observed.requests.values():
