@@ -203,7 +203,10 @@ def _tell_unchanged(change: Change, output: str) -> None:
 
         print_json("Proposal", proposal_json(Told(verb=change.verb, changed=False, why=change.unchanged)))
     else:
-        click.echo(f"nothing to change: {change.unchanged}", err=output == "name")
+        from reconciler.render.table import continued
+
+        for line in f"nothing to change: {change.unchanged}".splitlines():
+            click.echo("\n".join(continued(line, width(), 2)), err=output == "name")
 
 
 def _result(wishes: Wishes, proposal: Proposal, *, commit: str, pull: str, link: str) -> None:

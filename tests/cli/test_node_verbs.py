@@ -227,7 +227,7 @@ spec: {nodes: "gpu-[001-002]", from: "2026-01-01T00:00:00+00:00", to: "2026-01-0
 """
         }
     )
-    told = "gpu-001 is still in Maintenance firmware, 2026-01-01 00:00:00Z to 2026-01-01 09:00:00Z."
+    told = f"gpu-001 is still in Maintenance firmware ({path}), 2026-01-01 00:00:00Z to 2026-01-01 09:00:00Z."
     assert (
         nodes.uncordon(world.desk, ("gpu-001",), Instant(NOW)).unchanged
         == f"gpu-001 is not cordoned in any file\n{told}"

@@ -156,3 +156,42 @@ def test_waiting_tells_a_refusal(ada: Person, monkeypatch: pytest.MonkeyPatch) -
     found = ada.run("cancel", "a", "--now", "--yes", "--wait", "--key", str(other.key))
     assert codes(found) == ("RequestRefused", ExitStatus.INVALID)
     assert "not among the allowed signers" in str(found.exception)
+
+
+@pytest.mark.parametrize(
+    ("verb", "done"), [pytest.param("cordon", "cordoned", id="cordon"), pytest.param("drain", "drained", id="drain")]
+)
+def test_uncordon_names_the_request_that_keeps_the_node_and_how_it_ends(ada: Person, verb: str, done: str) -> None:
+    ada.done(verb, "gpu-001", "--now", "-r", "XID 79", "--for", "2h", "--yes")
+    (request,) = requests(ada.lab)
+    (lasting,) = ada.branches()
+    desk = takes_over(ada.lab)
+    kept = f"gpu-001 is {done} by request {request.removeprefix('request/')} of ada (XID 79) until 2026-01-01 02:"
+    remedy = (
+        "whatever the files say. It ends then by itself; sooner, merge the lasting change "
+        f"(`gangops {verb} gpu-001`), which ends it, and uncordon after that."
+    )
+    page = ada.done("uncordon", "gpu-001", "--yes").stdout
+    assert page.startswith("nothing to change: gpu-001 is not cordoned in any file\n")
+    assert kept in page
+    assert remedy in page
+    assert "request" not in ada.done("uncordon", "gpu-002", "--yes").stdout
+    # What it says does end it.
+    git(ada.lab.remote.path, "update-ref", "refs/heads/main", lasting)
+    desk.settle()
+    page = ada.done("uncordon", "gpu-001", "--yes").stdout
+    assert "by request" not in page
+    git(ada.lab.remote.path, "update-ref", "refs/heads/main", next(b for b in ada.branches() if b != lasting))
+    desk.settle()
+    free = json.loads(ada.done("get", "nodes", "-o", "json").stdout)["nodes"]
+    assert [one["states"] for one in free] == [[], [], [], []]
+
+
+def test_uncordon_of_a_node_that_a_file_and_a_request_keep_tells_of_the_request_beside_the_diff(ada: Person) -> None:
+    ada.done("cordon", "gpu-001", "--now", "-r", "XID 79", "--yes")
+    takes_over(ada.lab)
+    ada.done("cordon", "gpu-002", "-r", "fan", "--yes")
+    git(ada.lab.remote.path, "update-ref", "refs/heads/main", next(b for b in ada.branches() if "gpu-002" in b))
+    told = json.loads(ada.done("uncordon", "gpu-[001-002]", "--dry-run", "-o", "json").stdout)
+    (remark,) = told["remarks"]
+    assert remark.startswith("gpu-001 is cordoned by request cordon-gpu-001-")

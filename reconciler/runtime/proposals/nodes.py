@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from reconciler.documents.convert_cluster import names_of
@@ -19,7 +20,7 @@ from reconciler.documents.loader import Tree
 from reconciler.documents.quantities import print_instant
 from reconciler.errors import GangOpsError, UsageError
 from reconciler.model.units import HOUR, MINUTE, Instant
-from reconciler.render.names import when
+from reconciler.render.names import one_line, when
 from reconciler.runtime.proposals.change import Change, unchanged
 from reconciler.runtime.proposals.desk import Desk, Found
 
@@ -79,8 +80,9 @@ def uncordon(desk: Desk, lists: tuple[str, ...], now: Instant) -> Change:
         if inside and window.item.name.startswith(_DRAIN) and window.item.kind == "Maintenance":
             files[window.path] = _without(window, inside)
         elif inside:
-            remarks.append(f"{_shown(inside)} {_is(inside)} still in {window.item.kind} {window.item.name}, "
+            remarks.append(f"{_shown(inside)} {_is(inside)} still in {window.item.kind} {window.item.name} ({window.path}), "
                            f"{when(Instant(window.spec.from_))} to {when(Instant(window.spec.to))}.")  # fmt: skip
+    remarks += _requested(desk, nodes, now)
     if not files:
         why = f"{_shown(nodes)} {_is(nodes)} not cordoned in any file" + "".join(f"\n{remark}" for remark in remarks)
         return unchanged("uncordon", _named(nodes), why)
@@ -225,6 +227,23 @@ def _without(window: Found, nodes: Collection[str]) -> bytes | None:
     return window.put(window.content, ("spec", "nodes"), fold(rest))
 
 
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+def _requested(desk: Desk, nodes: Sequence[str], now: Instant) -> Iterator[str]:
+    """The requests in force that keep some of these nodes, whatever the files say, and how each of them ends."""
+    for request in desk.generation.observed.requests.values() if desk.generation is not None else ():
+        inside = [node for node in nodes if node in request.nodes]
+        if not inside or request.ask is None or not request.in_force(now):
+            continue
+        why = f" ({one_line(request.reason)})" if request.reason else ""
+        yield (
+            f"{_shown(inside)} {_is(inside)} {request.ask.done} by request {request.id} of {request.by}{why} until "
+            f"{when(request.expires)}, whatever the files say. It ends then by itself; sooner, merge the lasting change "
+            f"(`gangops {request.ask} {_quoted(request.nodes)}`), which ends it, and uncordon after that."
+        )
+
+
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
@@ -239,6 +258,11 @@ def _checked(reason: str) -> str:
 
 def _shown(nodes: Iterable[str]) -> str:
     return fold(nodes)
+
+
+def _quoted(nodes: Iterable[str]) -> str:
+    """For a shell, to which brackets mean something."""
+    return shlex.quote(fold(nodes))
 
 
 def _named(nodes: Sequence[str]) -> str:
