@@ -19,6 +19,7 @@ from reconciler.documents.cache import ParseCache
 from reconciler.documents.kept import again, kept
 from reconciler.documents.loader import bulk
 from reconciler.policy.verdicts import Memory
+from reconciler.store.whole import write_whole
 
 _HEADER = f"gangops verdict cache 2 {__version__} {sys.hexversion:x}\n".encode()
 _DIGEST_SIZE = 32
@@ -49,10 +50,8 @@ def recall_verdicts(file: Path, parsed: ParseCache, memory: Memory) -> None:
 def keep_verdicts(file: Path, parsed: ParseCache, memory: Memory, stood_on: object) -> None:
     """Best effort. `stood_on`: the policies and queues whose findings are kept."""
     body = kept((parsed.known(), stood_on, memory.known(stood_on)))
-    fresh = file.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError):
-        fresh.write_bytes(_HEADER + _code() + hashlib.sha256(body).digest() + body)
-        fresh.replace(file)
+        write_whole(file, _HEADER + _code() + hashlib.sha256(body).digest() + body)
 
 
 @cache

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -23,6 +22,7 @@ from reconciler.documents.record import JOBS, TOMBSTONES, read_allocation
 from reconciler.runtime.beside import both
 from reconciler.runtime.generation import Generation, generation_of, orders_in, state_files
 from reconciler.store.runner import Git
+from reconciler.store.whole import write_whole
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -105,10 +105,8 @@ class _Later(Mapping[_K, _V]):
 def _keep(file: Path, generation: Generation, code: bytes) -> None:
     """Best effort. The generation has no orders."""
     body = generation.commit.encode() + kept(generation)
-    fresh = file.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError):
-        fresh.write_bytes(_HEADER + code + hashlib.sha256(body).digest() + body)
-        fresh.replace(file)
+        write_whole(file, _HEADER + code + hashlib.sha256(body).digest() + body)
 
 
 def _code_digest() -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from reconciler.model.units import SECOND, Instant, JobKey, Nanoseconds
 from reconciler.ports import Clock, LiveAttempt
 from reconciler.render.life import Pace
+from reconciler.store.whole import write_whole
 
 ATTEMPTS = 8
 """Newest attempts of a job that are kept."""
@@ -56,10 +56,8 @@ class Paces:
         if self._file is None:
             return
         tree = {job: [pace_tree(pace) for pace in paces] for job, paces in self.of().items()}
-        fresh = self._file.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):
-            fresh.write_text(json.dumps(tree), encoding="utf-8")
-            fresh.replace(self._file)
+            write_whole(self._file, json.dumps(tree).encode())
 
     def watch(self, live: Callable[[], Mapping[JobKey, LiveAttempt]], clock: Clock, stop: threading.Event) -> None:
         """Note what is seen every ten seconds, until `stop`: a thread's whole life."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from reconciler.runtime.kept_verdicts import keep_verdicts, recall_verdicts
 from reconciler.store.objects import file_at, subtree
 from reconciler.store.runner import Git
 from reconciler.store.trees import TreeContents, TreeEntry, is_partial, read_tree
+from reconciler.store.whole import write_whole
 
 _VERDICTS = "verdicts.cache"
 _MANY = 400
@@ -149,10 +149,8 @@ class DesiredReader:
         fresh = self._cache.fresh
         if self._file is None or not fresh or fresh * _WORTH < len(self._cache.placed):
             return
-        written = self._file.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):
-            written.write_bytes(self._cache.dump())
-            written.replace(self._file)
+            write_whole(self._file, self._cache.dump())
         verdicts = self._last[2].verdicts if self._last is not None else None
         stood_on = verdicts.stood_on if verdicts is not None else None
         keep_verdicts(self._file.with_name(_VERDICTS), self._cache, self._memory, stood_on)

@@ -19,6 +19,7 @@ from reconciler.errors import GangOpsError, NotFound, StoreError, UsageError
 from reconciler.store.names import checked_url
 from reconciler.store.person import as_person
 from reconciler.store.runner import DEFAULT_PROTOCOLS, Git
+from reconciler.store.whole import write_whole
 
 PROTOCOLS: Final = DEFAULT_PROTOCOLS | {"file"}
 _BRANCHES: Final = ("main", "allocations")
@@ -67,9 +68,7 @@ def use(folders: Folders, url: str) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         _cloned(folder, url)
     folders.settings.mkdir(parents=True, exist_ok=True)
-    fresh = folders.mark.with_suffix(f".{os.getpid()}")
-    fresh.write_text(f"{url}\n")
-    fresh.replace(folders.mark)
+    write_whole(folders.mark, f"{url}\n".encode())
     return folder
 
 

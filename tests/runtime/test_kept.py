@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -150,6 +151,38 @@ def test_no_copy_is_left_when_an_error_ends_the_work() -> None:
     with pytest.raises(NotFound):
         failing()
     assert [pid for pid in begun if Path(f"/proc/{pid}").exists()] == []
+
+
+KILLED = """
+import os, signal, sys
+from reconciler.runtime.beside import Beside
+def work(_):
+    print(os.getpid(), flush=True)
+    os.kill(owner, signal.SIGKILL)
+    signal.pause()
+owner = os.getpid()
+with Beside(work) as copy:
+    if copy._copy is None:
+        sys.exit("no copy")
+    copy.ask(None)
+    signal.pause()
+"""
+
+
+def test_a_copy_ends_with_the_process_it_is_of_even_one_that_is_killed(tmp_path: Path) -> None:
+    """Its standard output is open for as long as either of them is there."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one processor: there is no copy")
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, cwd=tmp_path, text=True,
+                          env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}) as child:  # fmt: skip
+        assert child.stdout is not None
+        copy = int(child.stdout.readline())
+        try:
+            rest, _ = child.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.kill(copy, signal.SIGKILL)
+            raise
+    assert (child.returncode, rest) == (-signal.SIGKILL, "")
 
 
 # --- verdicts ---

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import sys
 from array import array
 from bisect import bisect_right
@@ -31,6 +30,7 @@ from reconciler.runtime.audit.origins import Origin, Origins
 from reconciler.store.objects import blobs
 from reconciler.store.runner import Git
 from reconciler.store.walk import ABSENT, Link, changed_paths, objects_named, record_chain
+from reconciler.store.whole import write_whole
 
 _MAGIC = f"gangops audit index 5 {__version__} {sys.byteorder}\n".encode()
 _CHUNK = 2000
@@ -339,11 +339,9 @@ def _save(file: Path, index: Index) -> None:
     }
     head = json.dumps(header, ensure_ascii=True, separators=(",", ":")).encode("ascii")
     body = b"".join([head, b"\n", bytes.fromhex("".join(index.ids)), *(column.tobytes() for column in columns)])
-    fresh = file.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError):
         file.parent.mkdir(exist_ok=True)
-        fresh.write_bytes(_MAGIC + hashlib.sha256(body).digest() + body)
-        fresh.replace(file)
+        write_whole(file, _MAGIC + hashlib.sha256(body).digest() + body)
 
 
 def _load(file: Path) -> Index | None:
