@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from reconciler import __version__
+from reconciler.runtime.xdg import config_home
 
 VERBS = {
     # author
@@ -152,7 +152,7 @@ def _in_use(verb: str) -> Path | None:
     """The clone of `gangops use`, made again when the cache was emptied; read lazily, for most stand in a clone."""
     if verb in _HERE or not verb:
         return None
-    mark = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "gangops" / "use"
+    mark = config_home() / "gangops" / "use"
     if not mark.is_file():
         return None
     from reconciler.runtime.used import Folders, used_clone

@@ -24,6 +24,7 @@ from reconciler.render.arrays import array_head, by_array, task_table
 from reconciler.runtime.clone import Clone, open_clone
 from reconciler.runtime.generation import Generation
 from reconciler.runtime.reading import DesiredReader
+from reconciler.runtime.xdg import cache_home
 
 FORMAT = "1.0"
 
@@ -48,8 +49,7 @@ def cache_file(name: str) -> Path | None:
 
     None when there is no such folder; then everything is read anew.
     """
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")  # noqa: PTH111, PTH118  no home is no error
-    folder = Path(home) / "gangops"
+    folder = cache_home() / "gangops"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()

@@ -8,7 +8,6 @@ configuration is trusted and the user's own way to log in counts.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from reconciler.errors import GangOpsError, NotFound, StoreError, UsageError
+from reconciler.runtime.xdg import cache_home, config_home
 from reconciler.store.names import checked_url
 from reconciler.store.person import as_person
 from reconciler.store.runner import DEFAULT_PROTOCOLS, Git
@@ -37,10 +37,7 @@ class Folders:
     @classmethod
     def of_user(cls) -> Folders:
         """As the XDG variables say."""
-        home = Path(os.environ.get("HOME") or "/")
-        cache = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
-        settings = os.environ.get("XDG_CONFIG_HOME") or home / ".config"
-        return cls(cache=Path(cache) / "gangops", settings=Path(settings) / "gangops")
+        return cls(cache=cache_home() / "gangops", settings=config_home() / "gangops")
 
     @property
     def mark(self) -> Path:
