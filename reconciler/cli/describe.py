@@ -14,7 +14,7 @@ import click
 
 from reconciler.cli import completing
 from reconciler.cli.root import fetch_option, output_option
-from reconciler.cli.show import array_page, desired_at, newest, now, print_tree, records_of, width
+from reconciler.cli.show import array_page, desired_at, job_named, newest, now, print_tree, records_of, width
 from reconciler.documents.values import tree_of
 from reconciler.errors import NotFound
 from reconciler.model.allocation import JobRecord
@@ -43,7 +43,7 @@ from reconciler.topology.drift import drift_of
 @fetch_option
 @click.pass_obj
 def describe(repo: Path, name: str, url: str, output: str, *, topology: bool, fetch: bool) -> None:
-    """Everything known about JOB (queue/name), ARRAY, one of its tasks (queue/name.7), or NODE.
+    """Everything known about JOB (queue/name, or the name alone), ARRAY, one task (queue/name.7), or NODE.
 
     Of a job: where it is and what it asked for, each of its attempts with its price, and every decision about it. With
     --live also the step time and MFU that its program reports, beside T_comm as foretold. A job whose file was removed
@@ -73,16 +73,13 @@ def describe(repo: Path, name: str, url: str, output: str, *, topology: bool, fe
 
 
 def _full(name: str, generation: Generation, desired: Desired) -> str:
-    """The job that is meant: a name alone will do where it is the only one. Raises NotFound (UnknownName)."""
-    if "/" in name:
-        return name
-    jobs = generation.allocation.jobs
-    keys = sorted(key for key in {*jobs, *map(document_of, jobs)} if key.partition("/")[2] == name)
-    if len(keys) == 1:
-        return keys[0]
+    """The job that is meant, as `job_named` has it. Raises NotFound (UnknownName), UsageError (AmbiguousJob)."""
+    key = job_named(generation, name)
+    if "/" in key:
+        return key
     known = [*generation.allocation.jobs, *(node.name for node in desired.inventory.nodes)]
-    near = keys or difflib.get_close_matches(name, known, n=1)
-    remedy = f"did you mean {' or '.join(near)}?" if near else "`gangops get jobs` and `gangops get nodes` list them"
+    near = difflib.get_close_matches(name, known, n=1)
+    remedy = f"did you mean {near[0]}?" if near else "`gangops get jobs` and `gangops get nodes` list them"
     raise NotFound(f"{name} is neither a job nor a node", code="UnknownName", remedy=remedy)
 
 

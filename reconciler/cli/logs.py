@@ -11,7 +11,7 @@ import click
 from reconciler.agent.loglines import Printed
 from reconciler.cli import completing
 from reconciler.cli.door import door_of, door_options
-from reconciler.cli.show import opened
+from reconciler.cli.show import named_in, opened
 from reconciler.errors import GangOpsError, UsageError
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import JobKey
@@ -35,7 +35,7 @@ def logs(
     repo: Path, job: str, rank: int | None, attempt: int | None, folder: Path | None, server: str | None,
     authority: Path | None, key: Path | None, node: str, *, every: bool, following: bool, timestamps: bool,
 ) -> None:  # fmt: skip
-    """What the ranks of JOB (queue/name) printed, by time; each line with its rank when there are several.
+    """What the ranks of JOB (queue/name, or the name alone) printed, by time; each line with its rank when there are several.
 
     Read from the log folder where that is mounted, else through an agent of the job, for who holds it.
 
@@ -44,6 +44,7 @@ def logs(
     """
     if every and rank is not None:
         raise UsageError("--rank and --all exclude each other", code="BadOptions", remedy="leave one of them out")
+    job = named_in(repo, job)
     over = _is_over(repo, job, attempt) if following else _never
     if folder is not None and (folder.is_dir() or not server):
         several = rank is None and has_several(folder, job, attempt)

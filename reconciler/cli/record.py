@@ -12,7 +12,7 @@ import click
 
 from reconciler.cli.nothing import nothing_found, unknown_name, warn_if_cut
 from reconciler.cli.root import fetch_option, output_option
-from reconciler.cli.show import now, opened, print_json, width
+from reconciler.cli.show import job_named, now, opened, print_json, width
 from reconciler.cli.times import between, generation_range, moment, not_to_come, progress
 from reconciler.errors import AuditFailed, NotFound, UsageError
 from reconciler.model.counting import counted
@@ -91,7 +91,7 @@ def history(
     repo: Path, job: str, node: str, gpu: int | None, queue: str, user: str, pr: str, at: str | None, since: str | None,
     until: str | None, limit: int, output: str, *, fetch: bool,
 ) -> None:  # fmt: skip
-    """What was decided, newest first; of JOB (queue/name), or narrowed by node, GPU, queue, person, request or time."""
+    """What was decided, newest first; of JOB (its name alone will do), or narrowed by node, GPU, queue, person, request or time."""
     begin, end = between(since, until, now())
     if gpu is not None and not node:
         raise UsageError(
@@ -103,12 +103,14 @@ def history(
             code="TwoTimes",
             remedy="Leave either out.",
         )
+    when_asked = moment(at, now()) if at is not None else None
+    clone = opened(repo, fetch=fetch)
+    if job and "/" not in job:
+        job = job_named(clone.generation(), job)
     question = Question(
         job=job, node=node, gpu=-1 if gpu is None else gpu, queue=queue, person=user, request=pr.removeprefix("#"),
         since=begin, until=end,
     )  # fmt: skip
-    when_asked = moment(at, now()) if at is not None else None
-    clone = opened(repo, fetch=fetch)
     warn_if_cut(clone)
     if when_asked is not None:
         _print_holders(clone, when_asked, question, output)

@@ -20,14 +20,16 @@ def shell(
     repo: Path, job: str, command: tuple[str, ...], rank: int | None, server: str | None, authority: Path | None,
     key: Path | None, node: str,
 ) -> int:  # fmt: skip
-    """A terminal inside JOB (queue/name), or COMMAND there: gangops shell JOB -- py-spy top --pid 1234.
+    """A terminal inside JOB (queue/name, or the name alone), or COMMAND there: gangops shell JOB -- py-spy top --pid 1234.
 
     It has the user, environment, GPUs and bounds of the rank it is beside. Only who holds the job gets in: its author,
     its owner, admins of its queue, by a signature with a key of their User document. It ends with the attempt, and the
     exit status is the command's.
     """
+    from reconciler.cli.show import named_in
     from reconciler.runtime.remote_shell import run_shell
 
     if job.startswith("-"):  # what follows JOB may be options of COMMAND, what comes first may not
         raise click.NoSuchOption(job)
+    job = named_in(repo, job)
     return run_shell(door_of(server, authority, key, repo), job, list(command), rank=rank, node=node)

@@ -15,7 +15,7 @@ import click
 
 from reconciler.documents.canonical import to_yaml
 from reconciler.documents.values import tree_of
-from reconciler.errors import InvalidInput, NotFound
+from reconciler.errors import InvalidInput, NotFound, StoreError, UsageError
 from reconciler.model.allocation import JobRecord
 from reconciler.model.desired import Desired
 from reconciler.model.units import SECOND, Instant, JobKey, document_of
@@ -108,6 +108,38 @@ def print_tree(output: str, kind: str, content: dict[str, object]) -> None:
         click.echo(to_yaml({"formatVersion": FORMAT, "kind": kind, **content}).decode(), nl=False)  # type: ignore[dict-item]  # trees by construction
 
 
+def job_named(generation: Generation, name: str) -> str:
+    """The job a person means by a name without its queue: the only one that the newest generation has, else the only one
+    it remembers; the name itself where there is none. Raises UsageError (AmbiguousJob) naming them all."""
+    if "/" in name:
+        return name
+    for have, known in (("have", [*generation.allocation.jobs]), ("had", [*generation.allocation.tombstones])):
+        keys = sorted(key for key in {*known, *map(document_of, known)} if key.partition("/")[2] == name)
+        if len(keys) > 1:
+            raise UsageError(
+                f"{len(keys)} queues {have} a job {name}", code="AmbiguousJob",
+                remedy=f"name one: {', '.join(keys)}",
+            )  # fmt: skip
+        if keys:
+            return keys[0]
+    return name
+
+
+def named_in(repo: Path, job: str) -> str:
+    """The same for verbs that can do without a clone: a name without its queue is looked up where there is one."""
+    if "/" in job:
+        return job
+    try:
+        clone = open_clone(repo)
+        found = job_named(clone.generation(), job)
+        if "/" not in found:
+            clone.refresh()
+            found = job_named(clone.generation(), job)
+    except (NotFound, StoreError):
+        return job
+    return found
+
+
 def records_of(generation: Generation, job: str) -> list[JobRecord]:
     """The record of a job, or those of all tasks of an array. Raises NotFound."""
     jobs = generation.allocation.jobs
@@ -118,7 +150,13 @@ def records_of(generation: Generation, job: str) -> list[JobRecord]:
         return by_array({record.job: record for record in tasks})[JobKey(job)]
     keys = sorted({*map(document_of, jobs), *jobs})
     near = [key for key in keys if key.endswith(f"/{job}")] or difflib.get_close_matches(job, keys, n=1)
-    remedy = f"did you mean {near[0]}?" if near else "jobs are named queue/name; `gangops get jobs` lists them"
+    remedy = (
+        f"did you mean {' or '.join(near)}?" if near else "jobs are named queue/name; `gangops get jobs` lists them"
+    )
+    if job in {*(gone := generation.allocation.tombstones), *map(document_of, gone)}:
+        remedy = (
+            f"its file was removed: `gangops {'describe' if job in gone else 'history'} {job}` tells what became of it"
+        )
     raise NotFound(f"generation {generation.summary.generation} has no job {job}", code="UnknownJob", remedy=remedy)
 
 

@@ -12,6 +12,7 @@ from reconciler.cli.root import fetch_option, output_option
 from reconciler.cli.show import (
     array_page,
     desired_at,
+    job_named,
     newest,
     now,
     opened,
@@ -62,6 +63,8 @@ def status(repo: Path, job: str | None, output: str, *, watching: bool, fetch: b
         raise UsageError("--watch shows pages and lines", code="WatchOfData", remedy="leave out -o, or --watch")
     clone = opened(repo, fetch=False)
     fresh = fetch and refreshed(clone)
+    generation = clone.generation()
+    job = job_named(generation, job) if job is not None else None
     reader = DesiredReader(clone.git)
 
     def page(generation: Generation) -> str:
@@ -71,7 +74,6 @@ def status(repo: Path, job: str | None, output: str, *, watching: bool, fetch: b
 
     if watching:
         watch(clone, job or "", page)
-    generation = clone.generation()
     if output in {"table", "wide"}:
         click.echo(page(generation))
         return
@@ -210,6 +212,7 @@ def _proposed(generation: Generation, desired: Desired) -> tuple[Tidy, ...]:
 
 
 def _explain_job(generation: Generation, desired: Desired, name: str) -> tuple[str, str, dict[str, object]]:
+    name = job_named(generation, name)
     records, at = records_of(generation, name), now()
     record = leading(records)
     told = explained(desired, generation.observed, generation.allocation, record.job, at)

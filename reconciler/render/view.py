@@ -168,7 +168,7 @@ def _job_row(record: JobRecord, job: Job | None, desired: Desired, now: Instant,
 def _stands(record: JobRecord, desired: Desired) -> str:
     """That another form of its file counts than the newest, "" when none does or it matters no more."""
     kept = document_of(record.job) in desired.frozen and record.state is not JobState.FINISHED
-    return "its file counts as it was before" if kept else ""
+    return "its older file counts" if kept else ""
 
 
 def invalid_line(frozen: Mapping[str, bytes], blocked: str) -> str:

@@ -8,10 +8,11 @@ import shutil
 import pytest
 from click.testing import CliRunner, Result
 
-from reconciler.cli import show, view
 from reconciler.cli.root import root
+from reconciler.errors import NotFound, UsageError
+from reconciler.model.lifecycle import JobState
 from reconciler.model.units import MINUTE, SECOND
-from tests.runtime.lab import CONFIG, Desk, Lab, job_file, jobs
+from tests.runtime.lab import CONFIG, Desk, Lab, job_file, job_text, jobs
 from tests.store.world import MAIN, STATE, git
 
 NAMES = ("a", "b", "c", "d")
@@ -24,8 +25,7 @@ def desk(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Desk:
     desk = lab.desk()
     desk.settle()
     git(lab.folder, "clone", "-q", str(lab.remote.path), "clone")
-    for module in (view, show):
-        monkeypatch.setattr(module, "now", lab.clock.now)
+    monkeypatch.setattr("time.time_ns", lab.clock.now)
     return desk
 
 
@@ -144,7 +144,7 @@ def test_a_shallow_clone_shows_the_rest_all_the_same(lab: Lab, desk: Desk) -> No
 # --- a job whose file broke ---
 
 BROKEN = "apiVersion: gangops/v1\nkind: Job\nmetadata: {name: a}\nspec: {queue: nlp, gpus: many}\n"
-BEFORE = "its file counts as it was before"
+BEFORE = "its older file counts"
 VALIDATE = "`gangops validate`, where main is checked out, says what is wrong"
 
 
@@ -187,3 +187,68 @@ def test_a_broken_file_of_the_cluster_says_that_nothing_starts(lab: Lab, desk: D
         "! cluster-state/queues/tree.yaml is invalid and counts as it was before, and no job starts until it is valid; "
         + VALIDATE
     ]
+
+
+# --- a job that is gone, by its name alone ---
+
+VISION = "apiVersion: gangops/v1\nkind: Queue\nmetadata: {name: vision}\nspec: {parent: root}\n"
+VERBS = (["describe"], ["explain", "job"], ["history"], ["status"])
+
+
+def removed(lab: Lab, desk: Desk, *names: str) -> None:
+    for name in names:
+        lab.desire({job_file(name): None})
+        desk.settle()
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_a_name_alone_is_the_job_that_is_there(lab: Lab, desk: Desk, verb: list[str]) -> None:
+    assert desk.record("a").state is JobState.RUNNING
+    done = gangops(lab, *verb, "a")
+    assert done.exit_code == 0, done.output
+    assert "nlp/a" in done.stdout
+
+
+def test_a_name_alone_is_the_job_that_was_there(lab: Lab, desk: Desk) -> None:
+    removed(lab, desk, "a")
+    page = gangops(lab, "describe", "a").stdout
+    assert page.startswith("Its file was removed, and its record went with it in generation ")
+    assert "nlp/a" in gangops(lab, "history", "a").stdout
+    for verb in (["explain", "job"], ["status"]):
+        done = gangops(lab, *verb, "a")
+        assert isinstance(done.exception, NotFound)
+        told = (done.exception.code, done.exception.remedy)
+        assert told == ("UnknownJob", "its file was removed: `gangops describe nlp/a` tells what became of it")
+    done = gangops(lab, "describe", "zzz")
+    assert isinstance(done.exception, NotFound)
+    assert done.exception.code == "UnknownName"
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["there", "gone"])
+def test_a_name_of_several_is_told_with_all_of_them(lab: Lab, desk: Desk, gone: bool) -> None:
+    removed(lab, desk, "b")
+    twin = job_text("a", 8).replace("queue: nlp", "queue: vision")
+    lab.desire({"cluster-state/queues/vision.yaml": VISION, "cluster-state/jobs/vision/a.yaml": twin})
+    desk.settle()
+    if gone:
+        removed(lab, desk, "a")
+        assert "vision/a" in gangops(lab, "describe", "a").stdout  # the one that is left
+        lab.desire({"cluster-state/jobs/vision/a.yaml": None})
+        desk.settle()
+    for verb in VERBS:
+        done = gangops(lab, *verb, "a")
+        assert isinstance(done.exception, UsageError)
+        assert (done.exception.code, done.exception.remedy) == ("AmbiguousJob", "name one: nlp/a, vision/a")
+        assert done.exception.message == f"2 queues {'had' if gone else 'have'} a job a"
+
+
+def test_logs_are_found_by_the_name_alone(lab: Lab, desk: Desk) -> None:
+    removed(lab, desk, "a")
+    folder = lab.folder / "logs" / "nlp" / "a" / "1"
+    folder.mkdir(parents=True)
+    (folder / "0.log").write_text("1764000000000000000 hello\n")
+    named = gangops(lab, "logs", "nlp/a", "--dir", str(lab.folder / "logs"))
+    alone = gangops(lab, "logs", "a", "--dir", str(lab.folder / "logs"))
+    assert named.exit_code == 0
+    assert alone.stdout == named.stdout
+    assert "hello" in alone.stdout

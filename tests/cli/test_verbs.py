@@ -106,7 +106,7 @@ def test_a_code_is_explained_in_words_for_people() -> None:
     [
         (["describe", "nlp/none"], "UnknownJob"),
         (["describe", "nlp/wide", "--topology"], "NotPlaced"),
-        (["explain", "job", "sft"], "UnknownJob"),
+        (["explain", "job", "sfft"], "UnknownJob"),
         (["explain", "code", "Nope"], "UnknownCode"),
         (["history", "nlp/none"], "UnknownJob"),
         (["replay", "77"], "UnknownGeneration"),
