@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Iterable
 
 import click
 
-from reconciler.errors import NotFound
-from reconciler.model.units import JobKey, document_of
+from reconciler.cli.show import desired_at
+from reconciler.errors import InvalidInput, NotFound
+from reconciler.model.units import Instant, JobKey, document_of
+from reconciler.render.names import when
 from reconciler.runtime.audit.glance import masks
 from reconciler.runtime.audit.history import Question
 from reconciler.runtime.audit.index import Index, indexed
 from reconciler.runtime.clone import Clone
+from reconciler.runtime.generation import read_generation
 
 
 def warn_if_cut(clone: Clone) -> None:
@@ -29,9 +33,9 @@ def nothing_found(clone: Clone, question: Question) -> NotFound:
     wrong = unknown_name(clone, question)
     if wrong is not None:
         return wrong
-    when = " then" if question.since is not None or question.until is not None else ""
+    then = " then" if question.since is not None or question.until is not None else ""
     return NotFound(
-        f"nothing in the record answers that{when}", code="NothingFound",
+        f"nothing in the record answers that{then}", code="NothingFound",
         remedy="Ask for less at once, or widen --since and --until.",
     )  # fmt: skip
 
@@ -57,6 +61,22 @@ def unknown_name(clone: Clone, question: Question) -> NotFound | None:
     return None
 
 
+def unknown_node_at(clone: Clone, index: Index, position: int, node: str, at: Instant) -> NotFound | None:
+    """That a node was neither declared nor seen in the generation at a position, the one in force at `at`, with those that
+    are near; None when it was."""
+    then = read_generation(clone.git, index.ids[position])
+    known = {str(name) for name in then.observed.nodes}
+    with contextlib.suppress(InvalidInput):  # it was begun on a tree that made no sense, and declared nothing
+        known |= {one.name for one in desired_at(clone, then).inventory.nodes}
+    if node in known:
+        return None
+    near = difflib.get_close_matches(node, sorted(known), n=3)
+    remedy = (
+        f"did you mean {' or '.join(near)}?" if near else f"`gangops history --node {node}` tells whether it ever was"
+    )
+    return NotFound(f"no node {node} was declared or seen at {when(at)}", code="UnknownNode", remedy=remedy)
+
+
 def _texts(index: Index, column: str) -> Iterable[str]:
     return (index.texts[number] for number in set(index.events[column]))
 
@@ -65,5 +85,5 @@ def _unknown(code: str, what: str, name: str, known: set[str], otherwise: str) -
     near = sorted(one for one in known if one.endswith(f"/{name}")) or difflib.get_close_matches(
         name, sorted(known), n=1
     )
-    remedy = f"did you mean {near[0]}?" if near else otherwise
+    remedy = f"did you mean {' or '.join(near)}?" if near else otherwise
     return NotFound(f"no generation ever mentioned a {what} {name}", code=code, remedy=remedy)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
 
 import click
 
-from reconciler.cli.nothing import nothing_found, unknown_name, warn_if_cut
+from reconciler.cli.nothing import nothing_found, unknown_name, unknown_node_at, warn_if_cut
 from reconciler.cli.root import fetch_option, output_option
 from reconciler.cli.show import job_named, now, opened, print_json, width
 from reconciler.cli.times import between, generation_range, moment, not_to_come, progress
@@ -53,7 +53,7 @@ from reconciler.runtime.audit.history import (
     explained,
     holders_at,
 )
-from reconciler.runtime.audit.index import indexed
+from reconciler.runtime.audit.index import Index, indexed
 from reconciler.runtime.audit.scenes import labelled, scenes
 from reconciler.runtime.audit.usage import GROUPS, PERIODS, Hours, Used
 from reconciler.runtime.audit.usage import usage as usage_of
@@ -215,7 +215,7 @@ def _print_holders(clone: Clone, at: Instant, question: Question, output: str) -
         )  # fmt: skip
     not_to_come(at, now(), index.commits["at"][-1])
     found = holders_at(index, at, question)
-    if not found and output == "table" and (wrong := unknown_name(clone, question)) is not None:
+    if not found and (wrong := _stranger(clone, index, position, question, at, output)) is not None:
         raise wrong
     reasons = explained(clone.git, [one.given for one in found])
     rows = [_holding(one, given) for one, given in zip(found, reasons, strict=True)]
@@ -231,6 +231,15 @@ def _print_holders(clone: Clone, at: Instant, question: Question, output: str) -
             f"{when(at)}: generation {index.commits['generation'][position]} ({index.ids[position][:7]}) was in force"
         )
         click.echo(holdings_table(rows, width()) if rows else "Nobody held a GPU there.")
+
+
+def _stranger(
+    clone: Clone, index: Index, position: int, question: Question, at: Instant, output: str
+) -> NotFound | None:  # fmt: skip
+    """The name that makes an answer empty: of a node that there was not then; for people also of any other."""
+    if question.node and (found := unknown_node_at(clone, index, position, question.node, at)) is not None:
+        return found
+    return unknown_name(clone, replace(question, node="")) if output == "table" else None
 
 
 def _holding(one: Holding, given: Entry) -> Row:

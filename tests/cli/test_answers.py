@@ -12,7 +12,7 @@ from reconciler.cli.root import root
 from reconciler.errors import NotFound, UsageError
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import MINUTE, SECOND
-from tests.runtime.lab import CONFIG, Desk, Lab, job_file, job_text, jobs
+from tests.runtime.lab import CONFIG, NODES, Desk, Lab, job_file, job_text, jobs
 from tests.store.world import MAIN, STATE, git
 
 NAMES = ("a", "b", "c", "d")
@@ -252,3 +252,22 @@ def test_logs_are_found_by_the_name_alone(lab: Lab, desk: Desk) -> None:
     assert named.exit_code == 0
     assert alone.stdout == named.stdout
     assert "hello" in alone.stdout
+
+
+# --- a node that there was not, then ---
+
+
+@pytest.mark.parametrize("output", ["table", "json", "csv"])
+def test_who_held_a_node_that_there_was_not_is_an_unknown_name(lab: Lab, desk: Desk, output: str) -> None:
+    lab.clock.advance(60 * MINUTE)
+    lab.desire({"cluster-state/inventory/nodes.yaml": NODES.replace("gpu-[003-004]", "gpu-[003-005]")})
+    desk.settle()
+    then, later = ("2026-01-01T00:30:00Z", "2026-01-01T01:00:30Z")
+    done = gangops(lab, "history", "--node", "gpu-005", "--at", then, "-o", output)
+    assert isinstance(done.exception, NotFound)
+    assert (done.exception.code, done.exception.exit_status) == ("UnknownNode", 3)
+    assert done.exception.message == "no node gpu-005 was declared or seen at 2026-01-01 00:30:00Z"
+    assert done.exception.remedy == "did you mean gpu-004 or gpu-003 or gpu-002?"
+    lab.clock.advance(MINUTE)
+    for node in ("gpu-005", "gpu-001"):
+        assert gangops(lab, "history", "--node", node, "--at", later, "-o", output).exit_code == 0
