@@ -10,7 +10,7 @@ import click
 
 from reconciler.agent.loglines import Printed
 from reconciler.cli import completing
-from reconciler.cli.door import door_of, door_options
+from reconciler.cli.door import door_of, door_options, refusals_explained
 from reconciler.cli.show import named_in, opened
 from reconciler.errors import GangOpsError, UsageError
 from reconciler.model.lifecycle import JobState
@@ -64,9 +64,10 @@ def logs(
             remedy="Name it with --dir or GANGOPS_LOGS; or ask an agent, with --server and --ca.",
         )
     shown, labels = attempt, Labels(several=several, timestamps=timestamps)
-    for line in lines:
-        shown = _announce(line, shown)
-        click.echo(labels.text(line))
+    with refusals_explained(repo, job):
+        for line in lines:
+            shown = _announce(line, shown)
+            click.echo(labels.text(line))
 
 
 def _never() -> bool:

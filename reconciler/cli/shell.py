@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from reconciler.cli import completing
-from reconciler.cli.door import door_of, door_options
+from reconciler.cli.door import door_of, door_options, refusals_explained
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -32,4 +32,5 @@ def shell(
     if job.startswith("-"):  # what follows JOB may be options of COMMAND, what comes first may not
         raise click.NoSuchOption(job)
     job = named_in(repo, job)
-    return run_shell(door_of(server, authority, key, repo), job, list(command), rank=rank, node=node)
+    with refusals_explained(repo, job):
+        return run_shell(door_of(server, authority, key, repo), job, list(command), rank=rank, node=node)

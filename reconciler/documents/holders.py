@@ -66,6 +66,42 @@ def holders_of(key: JobKey, desired: Desired, observed: Observed) -> list[str] |
     return [f"{user} {line}" for user in sorted(users) for line in desired.keys.get(user, ())]
 
 
+def holders_told(key: JobKey, desired: Desired, observed: Observed) -> tuple[str, str] | None:
+    """Who holds a job, as `holders_of` looks at it, in words; and what lets in somebody who is not among them.
+
+    None when it has no file any more: then its last orders say who holds it.
+    """
+    job, brought = desired.job_of(key), observed.provenance.get(document_of(key))
+    if job is None:
+        return None
+    author, address = "its author is not recorded", ""
+    if brought is not None and brought.author.user:
+        author = f"its author {_with_keys(brought.author.user, desired)}"
+    elif brought is not None:
+        address = brought.author.email
+        author = f"its author {address or brought.author.login or 'unknown'}, who had no User when commit {brought.commit[:7]} was merged"
+    told = [author]
+    if job.owner:
+        user = desired.addresses.get(job.owner.lower(), "")
+        told.append(
+            f"its owner {job.owner} ({f'User {_with_keys(user, desired)}' if user else 'the address of no User'})"
+        )
+    admins = [_with_keys(user, desired) for user in desired.admins.get(job.queue, ())]
+    told.append(f"admins of queue {job.queue}: {', '.join(admins) or 'no User'}")
+    remedy = (
+        "Sign with a key of one of them (--key), or merge `owner: ADDRESS` of a User with a key under spec of its file."
+    )
+    if address and not (known := desired.addresses.get(address.lower(), "")):
+        remedy = f"Merge a User with {address} and a key, then `owner: {address}` under spec of its file; it runs on."
+    elif address:
+        remedy = f"{address} is User {_with_keys(known, desired)} now: merge `owner: {address}` under spec of its file; it runs on."
+    return "; ".join(told), remedy
+
+
+def _with_keys(user: str, desired: Desired) -> str:
+    return user if desired.keys.get(user) else f"{user} (without a key)"
+
+
 def still_holding(before: Iterable[str], keys: Mapping[str, tuple[str, ...]]) -> list[str]:
     """Those of earlier holders whose keys are theirs still."""
     return [line for line in before if line.partition(" ")[2] in keys.get(line.partition(" ")[0], ())]
