@@ -96,6 +96,10 @@ class SlurmCluster:
         self.control("start-ctld")
         until(lambda: self.idle() == len(self.names), "all nodes are idle")
 
+    def has_saved(self, job: str) -> bool:
+        """A controller that is killed now finds the job of this name again."""
+        return job.encode() in (self.folder / "state" / "job_state").read_bytes()
+
     def state_of(self, name: str) -> str:
         """As sinfo words it: idle, mixed, drained, down*, ..."""
         return self.run("sinfo", "-h", "-N", "-p", "main", "-n", name, "-o", "%T")

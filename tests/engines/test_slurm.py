@@ -407,6 +407,9 @@ def test_a_controller_killed_right_after_submission_loses_nothing_and_runs_nothi
 
     def and_crash(options: tuple[str, ...], script: str) -> int:
         number = accept(options, script)
+        if saved:
+            _, _, name = next(option for option in options if option.startswith("--job-name=")).partition("=")
+            until(lambda: scene.slurm.has_saved(name), "the controller has saved the job")
         scene.slurm.control("kill-ctld")
         for kept in () if saved else (scene.slurm.folder / "state").glob("job_state*"):
             kept.unlink()
