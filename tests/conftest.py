@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,12 @@ settings.load_profile("patient")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--update-goldens` writes golden files anew and prints how they differ: a person reads that before it is kept."""
     parser.addoption("--update-goldens", action="store_true", help="write golden files anew and print the difference")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _tracker() -> None:
+    """The process in which Python notes shared resources is there before any stage is, which would end it as its own."""
+    resource_tracker.ensure_running()
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from reconciler.model.lifecycle import JobState
 from reconciler.model.units import JobKey
 from reconciler.runtime.clone import open_clone
 from reconciler.runtime.demo.files import job
-from reconciler.runtime.demo.stage import Stage, descendants, is_zombie
+from reconciler.runtime.demo.stage import Stage
 from reconciler.runtime.generation import Generation, read_generation
 from reconciler.runtime.replay import replay
 from reconciler.store.history import first_parent_log
@@ -42,7 +42,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         made.start_agents()
         made.until("agents connect", 120, lambda g: len(g.observed.nodes) == len(made.nodes))
         yield made
-    assert [pid for pid in descendants(os.getpid()) if not is_zombie(pid)] == []
+    assert made.alive() == []
     check_record(made)
     shutil.rmtree(folder)
 

@@ -17,7 +17,7 @@ from reconciler.model.reasons import ReasonCode
 from reconciler.model.units import JobKey
 from reconciler.runtime.clone import open_clone
 from reconciler.runtime.demo.files import job
-from reconciler.runtime.demo.stage import Stage, descendants, is_zombie
+from reconciler.runtime.demo.stage import Stage
 from reconciler.runtime.generation import Generation
 from reconciler.runtime.replay import replay
 from tests.e2e.day import be_patient
@@ -44,7 +44,7 @@ def stage() -> Iterator[Stage]:
         made.start_agents()
         made.until("agents connect", 120, lambda g: len(g.observed.nodes) == len(made.nodes))
         yield made
-    assert [pid for pid in descendants(os.getpid()) if not is_zombie(pid)] == []
+    assert made.alive() == []
     clone = open_clone(made.remote)
     assert [r for r in replay(clone.git, clone.state_tip()) if not r.identical] == []
     shutil.rmtree(folder)

@@ -15,7 +15,7 @@ import pytest
 from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.request import Standing
 from reconciler.model.units import JobKey
-from reconciler.runtime.demo.stage import Stage, descendants, is_zombie
+from reconciler.runtime.demo.stage import Stage
 from reconciler.store.history import first_parent_log
 from reconciler.store.signatures import make_key
 from tests.e2e.day import PATIENCE, awaits, be_patient, configure, log_of
@@ -46,7 +46,7 @@ def stage() -> Iterator[Stage]:
         made.start_agents()
         made.until("agents connect", 120, lambda g: len(g.observed.nodes) == len(made.nodes))
         yield made
-    assert [pid for pid in descendants(os.getpid()) if not is_zombie(pid)] == []
+    assert made.alive() == []
     check_record(made)
     shutil.rmtree(folder)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from reconciler.errors import ExitStatus
-from reconciler.runtime.demo.stage import children, collect_orphans, is_zombie
+from reconciler.runtime.demo.stage import Stage, children, collect_orphans, is_zombie
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 90
@@ -63,3 +63,19 @@ def test_only_who_was_left_by_others_is_collected() -> None:
     assert orphan.pid not in children(os.getpid())
     assert ours.wait() == 1
     orphan.wait()
+
+
+def test_a_stage_ends_what_came_with_it_and_nobody_who_was_there_before(tmp_path: Path) -> None:
+    """A Slurm cluster or a helper of Python's own that whoever opens the stage has started lives on, with its children."""
+    before = subprocess.Popen(["bash", "-c", "sleep 600 & wait"])
+    try:
+        with Stage(tmp_path, racks=1) as stage:
+            within = subprocess.Popen(["sleep", "600"])
+            assert stage.alive() == [within.pid]
+        assert stage.alive() == []
+        assert within.poll() is not None
+        assert before.poll() is None
+    finally:
+        subprocess.run(["pkill", "-P", str(before.pid)], check=False)
+        before.kill()
+        before.wait()

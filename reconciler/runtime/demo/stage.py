@@ -57,8 +57,11 @@ class Stage:
         self._reconciler: subprocess.Popen[bytes] | None = None
         self._ending = threading.Event()
         self._reaper = threading.Thread(target=self._reap, daemon=True)
+        self._before: frozenset[int] = frozenset()
+        """Processes of whoever opens the stage: neither they nor what they start are the stage's to end."""
 
     def __enter__(self) -> Self:
+        self._before = frozenset(descendants(os.getpid()))
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
         self._reaper.start()
         return self
@@ -67,7 +70,7 @@ class Stage:
         with _deaf():
             self._ending.set()
             self._reaper.join()
-            end_descendants()
+            self._end_all()
             # They have ended, and were collected with the orphans: Popen asks once more, and knows it too.
             for started in (*self._agents.values(), *([self._reconciler] if self._reconciler is not None else [])):
                 started.poll()
@@ -202,11 +205,32 @@ class Stage:
         return len(doomed)
 
     def count_processes(self) -> int:
-        return len(descendants(os.getpid()))
+        return len(self._below())
+
+    def alive(self) -> list[int]:
+        """Processes of the stage that have not ended."""
+        return [pid for pid in self._below() if not is_zombie(pid)]
+
+    def _below(self) -> list[int]:
+        return descendants(os.getpid(), besides=self._before)
+
+    def _end_all(self) -> None:
+        """Ask every process of the stage to end, then make it; until none is left."""
+        for wanted, seconds in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
+            end = time.monotonic() + seconds
+            while time.monotonic() < end and (left := self.alive()):
+                for pid in left:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, wanted)
+                time.sleep(0.1)
+        for pid in children(os.getpid()):
+            if pid not in self._before:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
 
     def _reap(self) -> None:
         while not self._ending.wait(0.05):
-            collect_orphans()
+            collect_orphans(besides=self._before)
 
     # -- people
 
@@ -296,12 +320,12 @@ def free_port() -> int:
             return port
 
 
-def descendants(root: int) -> list[int]:
-    """Process ids below one, nearest first."""
+def descendants(root: int, *, besides: frozenset[int] = frozenset()) -> list[int]:
+    """Process ids below one, nearest first, without those `besides` and what is below them."""
     parents = _parents()
     found = [root]
     for pid in found:
-        found += sorted(child for child, parent in parents.items() if parent == pid)
+        found += sorted(child for child, parent in parents.items() if parent == pid and child not in besides)
     return found[1:]
 
 
@@ -335,30 +359,15 @@ def command_line(pid: int) -> str:
     return ""
 
 
-def collect_orphans() -> None:
+def collect_orphans(*, besides: frozenset[int] = frozenset()) -> None:
     """Collect shims and ranks that became ours and have ended, so that none stays a zombie.
 
     Shims begin sessions of their own. Whom we started ourselves is in ours, and left to whoever waits for it: a status
     that was collected here would be lost, and be taken for 0 there.
     """
     for pid in children(os.getpid()):
+        if pid in besides:
+            continue
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             if is_zombie(pid) and os.getsid(pid) != os.getsid(0):
                 os.waitpid(pid, os.WNOHANG)
-
-
-def end_descendants() -> None:
-    """Ask every process below us to end, then make it; until none is left."""
-    for wanted, seconds in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            alive = [pid for pid in descendants(os.getpid()) if not is_zombie(pid)]
-            if not alive:
-                break
-            for pid in alive:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, wanted)
-            time.sleep(0.1)
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
