@@ -41,6 +41,7 @@ VERBS = {
     "use": ("reconciler.cli.use:use", "Name the cluster repository that verbs work on from any folder."),
     # look
     "plan": ("reconciler.cli.plan:plan", "What would be decided, before it is merged."),
+    "simulate": ("reconciler.cli.simulate:simulate", "Replay a trace of jobs against a cluster, in virtual time."),
     "status": ("reconciler.cli.view:status", "The cluster, its queues and jobs, in a page."),
     "top": ("reconciler.cli.top:top", "The cluster on a terminal, live; needs gangops[tui]."),
     "get": ("reconciler.cli.view:get", "List jobs, nodes, queues or requests."),

@@ -19,20 +19,26 @@ _FOR_EVER: Final = 1 << 80
 
 
 class Watch:
-    """How long all answers given so far stay what they are, in nanoseconds from the moment on; 0 when unsure."""
+    """`next_turn`: nanoseconds from the moment on until the first of all answers given so far turns."""
 
-    __slots__ = ("holds_for",)
+    __slots__ = ("_is_sure", "next_turn")
 
     def __init__(self) -> None:
-        self.holds_for = _FOR_EVER
+        self.next_turn = _FOR_EVER
+        self._is_sure = True
+
+    @property
+    def holds_for(self) -> int:
+        """How long all that was made of the moment stays what it is, in nanoseconds; 0 when unsure."""
+        return self.next_turn if self._is_sure else 0
 
     def turns_in(self, span: int) -> None:
         """Some answer is another one after so many nanoseconds."""
-        self.holds_for = min(self.holds_for, span)
+        self.next_turn = min(self.next_turn, span)
 
     def is_unsure(self) -> None:
         """Something depends on the time in another way than by a comparison."""
-        self.holds_for = 0
+        self._is_sure = False
 
 
 class Moment(int):

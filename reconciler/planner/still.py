@@ -42,13 +42,22 @@ class _Answer:
 
 
 class Decider:
-    """`decide` with a memory of its last answer. `from_memory`: the last one was given without deciding."""
+    """`decide` with a memory of its last answer. `from_memory`: the last one was given without deciding.
 
-    __slots__ = ("_answer", "from_memory")
+    `next_turn`: the first instant at which a comparison with the time that the last decision made comes out otherwise.
+    """
+
+    __slots__ = ("_answer", "from_memory", "next_turn")
 
     def __init__(self) -> None:
         self._answer: _Answer | None = None
+        self.next_turn = Instant(0)
         self.from_memory = False
+
+    @property
+    def is_sure(self) -> bool:
+        """Until `next_turn` the last decision, made again of the same, is the same, but for the order of queues by decayed use."""
+        return self._answer is not None
 
     def decide(
         self, desired: Desired, observed: Observed, previous: Allocation, now: Instant, judge: Judge | None = None
@@ -63,6 +72,7 @@ class Decider:
         self._answer = None
         watch = Watch()
         made = attempt(desired, observed, previous, Instant(Moment.of(at, watch)), NO_VETOES)
+        self.next_turn = Instant(at + watch.next_turn)
         first = replace(made, decision=_unwatched(made.decision, previous))
         decision = first.decision
         if judge is not None and made.started:

@@ -19,6 +19,7 @@ from reconciler.errors import Diagnostic, InvalidInput, NotFound, Place, UsageEr
 from reconciler.model.units import NodeName
 from reconciler.render.plan.machine import plan_schema
 from reconciler.render.proposal import proposal_schema
+from reconciler.render.simulation import simulation_schema
 from reconciler.render.statement import statement_schema
 from reconciler.runtime.clone import Clone
 from reconciler.runtime.notices.content import notification_schema
@@ -170,6 +171,7 @@ def write_schemas(into: Path, *, write: bool) -> tuple[str, ...]:
         "plan.schema.json": plan_schema(),
         "proposal.schema.json": proposal_schema(),
         "notification.schema.json": notification_schema(),
+        "simulation.schema.json": simulation_schema(),
         **statement_schema(),
     }.items():
         file = into / name

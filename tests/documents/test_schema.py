@@ -24,6 +24,7 @@ REFERENCE = [file for file in files_below(ROOT, "cluster-state", "policies") if 
 OF_VERBS = {
     "plan.schema.json",
     "proposal.schema.json",
+    "simulation.schema.json",
     "notification.schema.json",
     "decision-predicate.schema.json",
 }  # what verbs print; see their own tests
