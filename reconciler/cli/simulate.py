@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +13,7 @@ import click
 from reconciler.cli import completing
 from reconciler.cli.root import fetch_option
 from reconciler.cli.show import cache_file, opened, print_json, width
+from reconciler.cli.simulate_screen import Screen, until_interrupted
 from reconciler.cli.times import Span
 from reconciler.errors import ExitStatus, NotFound, UsageError
 from reconciler.model.units import Nanoseconds
@@ -24,7 +21,6 @@ from reconciler.model.units import Nanoseconds
 if TYPE_CHECKING:
     from reconciler.render.simulation import Simulated
     from reconciler.runtime.simulation.agents import Pace
-    from reconciler.runtime.simulation.run import Moment
     from reconciler.runtime.simulation.setting import Limits, Setting, Submission
     from reconciler.runtime.simulation.trace import Trace
 
@@ -32,8 +28,6 @@ if TYPE_CHECKING:
 
 _NANO = 10**9
 _LEAST = Nanoseconds(_NANO)  # a time limit of nothing would be none that a document can have
-_ALOUD_SECONDS = 30
-"""How often progress is told where no terminal is."""
 
 
 @click.command()
@@ -236,66 +230,13 @@ def _assumed(asked: _Asked, pace: Pace, every: float | None, load: str) -> Itera
 
 def _runs(asked: _Asked, pace: Pace) -> Iterator[Simulated]:
     """One after the other; after Ctrl-C the one under way is the last."""
-    from reconciler.runtime.simulation.run import simulate as simulated
+    from reconciler.runtime.simulation.result import simulate as simulated
 
-    with _until_interrupted() as interrupt:
+    with until_interrupted() as interrupt:
         for setting, jobs in asked:
-            screen = _Screen(setting.name, interrupt)
+            screen = Screen(setting.name, interrupt)
             found = simulated(setting, jobs, pace, screen.told)
             screen.close(found)
             yield found
             if found.partial:
                 return
-
-
-@dataclass
-class _Interrupt:
-    """Whether somebody pressed Ctrl-C. The instant under way is finished; pressed again it ends at once."""
-
-    asked: bool = False
-
-
-@contextmanager
-def _until_interrupted() -> Iterator[_Interrupt]:
-    interrupt = _Interrupt()
-
-    def end(_signal: int, _frame: object) -> None:
-        if interrupt.asked:
-            raise KeyboardInterrupt
-        interrupt.asked = True
-
-    before = signal.signal(signal.SIGINT, end)
-    try:
-        yield interrupt
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-class _Screen:
-    """Progress on standard error: one line that is written anew on a terminal, elsewhere a line now and then."""
-
-    def __init__(self, name: str, interrupt: _Interrupt) -> None:
-        self._name, self._interrupt = name, interrupt
-        self._is_terminal = sys.stderr.isatty()
-        self._pause = 0.2 if self._is_terminal else _ALOUD_SECONDS
-        self._last = time.monotonic()
-        self._begun = time.process_time()
-        self._shown = False
-
-    def told(self, moment: Moment) -> bool:
-        """Show how far it is; False once somebody wants it to end."""
-        if (now := time.monotonic()) - self._last >= self._pause:
-            self._last, self._shown = now, True
-            line = f"{self._name}: {moment.over:,} of {moment.total:,} jobs over, day {moment.now // (86400 * _NANO)}, {moment.decisions:,} decisions"
-            click.echo(f"\r\x1b[K{line[:79]}" if self._is_terminal else line, nl=not self._is_terminal, err=True)
-        return not self._interrupt.asked
-
-    def close(self, found: Simulated) -> None:
-        """What it cost, which is not part of the result: it differs from machine to machine."""
-        spent = time.process_time() - self._begun
-        each = spent / found.decisions * 1000 if found.decisions else 0.0
-        start = "\r\x1b[K" if self._is_terminal and self._shown else ""
-        click.echo(
-            f"{start}{self._name}: {found.decisions:,} decisions in {spent:.1f} s of processor time, {each:.1f} ms each",
-            err=True,
-        )

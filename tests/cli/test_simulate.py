@@ -16,8 +16,9 @@ from jsonschema import Draft202012Validator
 
 from reconciler.cli import simulate as verb
 from reconciler.cli.root import root
+from reconciler.cli.simulate_screen import Screen
 from reconciler.errors import GangOpsError, InvalidInput, NotFound, UsageError
-from reconciler.runtime.simulation.run import Moment
+from reconciler.runtime.simulation.run import Reached
 from tests.runtime.lab import BASE, Lab, jobs
 from tests.store.world import git
 
@@ -144,14 +145,14 @@ def test_the_first_so_many_jobs_alone(at: Path, trace: Path) -> None:
 
 
 def test_control_c_ends_it_with_what_was_found_by_then(at: Path, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = verb._Screen.told
+    told = Screen.told
 
-    def interrupted(self: verb._Screen, moment: Moment) -> bool:
-        if moment.now >= 600 * 10**9:
+    def interrupted(self: Screen, reached: Reached) -> bool:
+        if reached.now >= 600 * 10**9:
             signal.raise_signal(signal.SIGINT)
-        return told(self, moment)
+        return told(self, reached)
 
-    monkeypatch.setattr(verb._Screen, "told", interrupted)
+    monkeypatch.setattr(Screen, "told", interrupted)
     before = signal.getsignal(signal.SIGINT)
     done = simulate(at, trace, "--at", "main", "--at", "refs/heads/main", "-o", "json")
     assert done.return_value == 130

@@ -19,8 +19,9 @@ from reconciler.model.units import SECOND, CommitId, Nanoseconds
 from reconciler.render.simulation import Simulated, simulation_text
 from reconciler.render.simulation import Simulation as Page
 from reconciler.runtime.simulation.agents import Pace, Spell
-from reconciler.runtime.simulation.run import Moment, Run, simulate
-from reconciler.runtime.simulation.setting import BEGIN, Setting, Stands, Submission, setting_of, submissions
+from reconciler.runtime.simulation.result import found_in, simulate
+from reconciler.runtime.simulation.run import Reached, Run
+from reconciler.runtime.simulation.setting import BEGIN, Setting, Stands, Submission, setting_of, stood_in, submissions
 from reconciler.runtime.simulation.trace import Trace, read_trace
 from tests.runtime.lab import BASE
 
@@ -85,7 +86,7 @@ def as_jobs(found: Trace, at: Setting) -> tuple[Submission, ...]:
 def ran(text: str, at: Setting, pace: Pace | None = None) -> tuple[Simulated, Run]:
     run = Run(at, as_jobs(trace(text), at), pace or Pace())
     assert run.go(lambda _: True)
-    return run.found(partial=False), run
+    return found_in(run, partial=False), run
 
 
 def starts(run: Run) -> list[int]:
@@ -163,6 +164,17 @@ def test_who_is_stopped_for_another_begins_anew() -> None:
     assert (found.lost, found.useful) == (40 * 32, 150 * 32)
     assert [(one.cause, one.times, one.lost) for one in found.stops] == [("Preempted", 1, 40 * 32)]
     assert found.allocated == 190 * 32
+
+
+def test_a_protection_ends_in_the_instant_it_is_over() -> None:
+    found, run = ran(
+        """submit_s duration_s gpus priority
+           0        9000       32   research
+           600      50         32   production""",
+        setting("minRuntime: 30m, cooldown: 0s"),
+    )
+    assert starts(run) == [0, 1800]
+    assert found.lost == 1800 * 32
 
 
 def test_a_checkpoint_keeps_what_came_before_it() -> None:
@@ -266,7 +278,7 @@ def made_up(seed: int, jobs: int) -> str:
     return "submit_s duration_s gpus priority\n" + "\n".join(" ".join(map(str, row)) for row in rows)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     "pace", [Pace(), Pace(start=every(7), stop=every(11), checkpoint=every(300))], ids=["at once", "slow"]
 )
@@ -309,7 +321,7 @@ def test_the_same_gives_the_same() -> None:
 # --- a queue that needs no planner ---
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_jobs_of_a_whole_node_wait_as_in_a_queue_with_four_counters(seed: int) -> None:
     rng = random.Random(seed)
     submitted = sorted(accumulate(rng.randint(0, 300) for _ in range(80)))
@@ -331,22 +343,19 @@ def test_jobs_of_a_whole_node_wait_as_in_a_queue_with_four_counters(seed: int) -
 
 def fifo_first_fit(rows: Sequence[tuple[int, int, int]], nodes: int) -> list[int]:
     """Waits in seconds where nobody passes anybody: a gang of up to 8 on the first node with room, larger on whole nodes."""
-    free, clock, running, waits = [8] * nodes, 0, list[tuple[int, dict[int, int]]](), []
+    free, clock, waits = [8] * nodes, 0, []
+    running: list[tuple[int, int, dict[int, int]]] = []
     for number, (submit, duration, gpus) in enumerate(rows):
         clock = max(clock, submit)
-        while (place := _first_fit(free, gpus)) is None or any(end <= clock for end, _ in running):
-            if place is not None and not any(end <= clock for end, _ in running):
-                break
-            running.sort(key=lambda one: one[0])
-            end, back = running.pop(0)
+        while (place := _first_fit(free, gpus)) is None or (running and running[0][0] <= clock):
+            end, _, back = heapq.heappop(running)
             clock = max(clock, end)
             for node, count in back.items():
                 free[node] += count
         for node, count in place.items():
             free[node] -= count
-        running.append((clock + duration, place))
+        heapq.heappush(running, (clock + duration, number, place))
         waits.append(clock - submit)
-        assert number + 1 == len(waits)
     return waits
 
 
@@ -358,46 +367,33 @@ def _first_fit(free: Sequence[int], gpus: int) -> dict[int, int] | None:
     return dict.fromkeys(whole, 8) if len(whole) == gpus // 8 else None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not PHILLY.is_dir(), reason="the corpus is not beside the repository")
-def test_a_real_trace_waits_less_than_first_come_first_fit_and_no_less_than_work_allows() -> None:
+def test_a_real_trace_ends_no_later_than_first_come_first_fit_and_within_what_was_published() -> None:
     content = (PHILLY / "jobs_cluster400.csv").read_bytes()
-    found = read_trace(content, "jobs_cluster400.csv").first(150)
+    found = read_trace(content, "jobs_cluster400.csv")
     at = racks(8, f"{PLAIN}, backfill: {{mode: easy}}")
     simulated = simulate(at, as_jobs(found, at), Pace())
-    assert simulated.counts.finished == 150
+    assert simulated.counts.finished == 400
     rows = [(int(r.submit // SECOND), int(r.duration // SECOND), r.gpus) for r in found.rows]
     waited = fifo_first_fit(rows, 8)
-    theirs = sum(waited) // len(waited)
-    assert theirs > 3600  # there is a queue to speak of
-    assert simulated.waits[0].mean <= theirs
-    # The same GPU-hours as the file has, by a reader of its own.
-    asked = sum(
-        int(float(r["duration_s"])) * int(r["gpus"]) for r in list(csv.DictReader(io.StringIO(content.decode())))[:150]
-    )
-    assert simulated.useful == simulated.allocated == asked
-
-
-@pytest.mark.skipif(not PHILLY.is_dir(), reason="the corpus is not beside the repository")
-def test_published_turnaround_of_the_testbed_is_about_that_of_its_work() -> None:
-    """Their mean over 400 jobs, most of it waiting, is more than the mean length that we read from the trace."""
-    found = read_trace((PHILLY / "jobs_cluster400.csv").read_bytes(), "jobs_cluster400.csv")
-    lengths = sum(row.duration for row in found.rows) // len(found.rows) // SECOND
+    assert simulated.waits[0].mean < sum(waited) // len(waited)
+    # Theirs on eight nodes: one that knows lengths and preempts at will, and one that shares in fairness to each job.
     with (PHILLY / "published_muri.csv").open() as published:
-        theirs = [
-            float(r["avg_jct_s"])
-            for r in csv.DictReader(published)
-            if (r["trace"], r["policy"]) == ("cluster400", "SRTF")
-        ]
-    assert lengths < min(theirs)
+        theirs = {r["policy"]: float(r["avg_jct_s"]) for r in csv.DictReader(published) if r["trace"] == "cluster400"}
+    assert theirs["SRTF"] < simulated.turnaround < theirs["themis"]
+    # The same GPU-hours as the file has, by a reader of its own.
+    asked = sum(int(float(r["duration_s"])) * int(r["gpus"]) for r in csv.DictReader(io.StringIO(content.decode())))
+    assert simulated.useful == simulated.allocated == asked
 
 
 # --- the watch ---
 
 
 def test_a_watch_ends_it_and_what_was_found_says_so() -> None:
-    seen: list[Moment] = []
+    seen: list[Reached] = []
 
-    def watch(moment: Moment) -> bool:
+    def watch(moment: Reached) -> bool:
         seen.append(moment)
         return moment.over < 1
 
@@ -482,6 +478,22 @@ def test_names_that_the_cluster_does_not_have_are_told_once_each() -> None:
     with pytest.raises(InvalidInput) as other:
         submissions(found.first(1), at, Stands(queue="nowhere"), lambda _: None)
     assert [one.code for one in other.value.diagnostics] == ["UnknownQueue"]
+
+
+def test_a_time_limit_of_the_queue_holds() -> None:
+    queues = BASE["cluster-state/queues/tree.yaml"].replace(
+        "spec: {parent: root}", "spec: {parent: root, limits: {timeLimit: 60s}}"
+    )
+    at = setting(PLAIN, **{"cluster-state/queues/tree.yaml": queues})
+    rows = b"job_id,submit_s,duration_s,gpus,time_limit_s\nshort,0,50,8,\nlong,0,100,8,\nasks,0,50,8,100\n"
+    jobs = as_jobs(read_trace(rows, "t.csv"), at)
+    assert stood_in(jobs) == ("3 jobs of queues that the cluster does not have: in nlp",
+                              "1 job ran longer than the time limit of their queue: cut short there")  # fmt: skip
+    found = simulate(at, jobs, Pace())
+    assert (found.counts.finished, found.counts.timed_out, found.lasted) == (1, 1, 60)
+    (refused,) = found.never_fit  # its file would not be merged
+    assert refused.job == "asks"
+    assert "1m" in refused.why
 
 
 def test_a_load_is_reached_by_stretching_arrivals_alone() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from reconciler.model.allocation import JobRecord, Placement
 from reconciler.model.lifecycle import Cause, Phase
@@ -47,6 +48,23 @@ class Spell:
         return len(self.placement.ranks)
 
 
+class _Due(NamedTuple):
+    """What one attempt says at an instant, if it comes to that. Of one instant, first told first done."""
+
+    at: Instant
+    told: int
+    job: JobKey
+    attempt: int
+    state: AttemptState
+
+
+_BEFORE: Final = {
+    AttemptState.PREPARED: AttemptState.PREPARING,
+    AttemptState.EXITED: AttemptState.RUNNING,
+    AttemptState.GONE: AttemptState.STOPPING,
+}
+
+
 @dataclass(slots=True)
 class _Attempt:
     """One attempt at work on its nodes."""
@@ -70,7 +88,7 @@ class Agents:
         self._pace = pace
         self._left: dict[JobKey, Nanoseconds] = {}
         self._attempts: dict[JobKey, _Attempt] = {}
-        self._due: list[tuple[Instant, int, JobKey, int, AttemptState]] = []
+        self._due: list[_Due] = []
         self._told = 0
         self._observed = Observed(nodes=dict(self._seen))
         self._moved = False
@@ -103,18 +121,15 @@ class Agents:
     @property
     def next_at(self) -> Instant | None:
         """When something happens on some node; None: nothing will."""
-        return self._due[0][0] if self._due else None
+        while self._due and not self._comes_true(self._due[0]):
+            heapq.heappop(self._due)
+        return self._due[0].at if self._due else None
 
-    def catch_up(self, now: Instant) -> bool:
-        """Let all happen that is due by now; whether anything did."""
-        happened = False
-        while self._due and self._due[0][0] <= now:
-            at, _, job, number, state = heapq.heappop(self._due)
-            attempt = self._attempts.get(job)
-            if attempt is not None and attempt.number == number and self._follows(attempt, state):
-                self._becomes(job, attempt, state, at)
-                happened = True
-        return happened
+    def catch_up(self, now: Instant) -> None:
+        """Let all happen that is due by now."""
+        while (at := self.next_at) is not None and at <= now:
+            due = heapq.heappop(self._due)
+            self._becomes(due.job, self._attempts[due.job], due.state, at)
 
     def obey(self, job: JobKey, record: JobRecord | None, now: Instant) -> Spell | None:
         """Act on what was decided about a job; the spell that ended, when one did."""
@@ -140,15 +155,10 @@ class Agents:
 
     # --- one attempt ---
 
-    @staticmethod
-    def _follows(attempt: _Attempt, state: AttemptState) -> bool:
-        """An attempt that is being stopped does not get ready or end by itself any more."""
-        before = {
-            AttemptState.PREPARED: AttemptState.PREPARING,
-            AttemptState.EXITED: AttemptState.RUNNING,
-            AttemptState.GONE: AttemptState.STOPPING,
-        }
-        return before[state] is attempt.state
+    def _comes_true(self, due: _Due) -> bool:
+        """An attempt that is being stopped, or is gone, does not get ready or end by itself any more."""
+        attempt = self._attempts.get(due.job)
+        return attempt is not None and attempt.number == due.attempt and _BEFORE[due.state] is attempt.state
 
     def _stop(self, job: JobKey, attempt: _Attempt, cause: Cause | None, now: Instant) -> None:
         attempt.cause = cause
@@ -196,5 +206,5 @@ class Agents:
         return JobObservation(job=job, attempt=attempt.number, checkpoint=found) if found is not None else None
 
     def _then(self, at: int, job: JobKey, attempt: _Attempt, state: AttemptState) -> None:
-        self._told += 1  # of one instant, first told first done
-        heapq.heappush(self._due, (Instant(at), self._told, job, attempt.number, state))
+        self._told += 1
+        heapq.heappush(self._due, _Due(Instant(at), self._told, job, attempt.number, state))

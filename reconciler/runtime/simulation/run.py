@@ -11,7 +11,7 @@ no comparison says when: the loop looks every few seconds. GPUs that come free a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,23 +25,10 @@ from reconciler.model.reasons import ReasonCode, sentence
 from reconciler.model.units import HOUR, MINUTE, SECOND, CommitId, Instant, JobKey
 from reconciler.planner.still import Decider
 from reconciler.planner.verify import violations
-from reconciler.render.simulation import Counts, Idler, Simulated
 from reconciler.runtime.generation import assumed
 from reconciler.runtime.simulation.agents import Agents, Pace
 from reconciler.runtime.simulation.setting import BEGIN, Setting, Submission
-from reconciler.runtime.simulation.tally import (
-    Tally,
-    crossings,
-    held_time,
-    lost_work,
-    mean_phi,
-    stops,
-    turnaround,
-    useful_work,
-    utilisation,
-    waits,
-    while_queued,
-)
+from reconciler.runtime.simulation.tally import Tally
 
 _NEVER: Final = frozenset({ReasonCode.NEVER_FITS, ReasonCode.NEVER_FITS_QUOTA, ReasonCode.GPU_TYPE_MISSING})
 _WAITING: Final = frozenset({JobState.PENDING, JobState.PROMISED, JobState.HELD})
@@ -55,7 +42,7 @@ _IDLE_LOOKS: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class Reached:
     """How far it is. `now` counts from the first submission, in nanoseconds."""
 
     over: int
@@ -64,31 +51,23 @@ class Moment:
     decisions: int
 
 
-Watch = Callable[[Moment], bool]
+Watch = Callable[[Reached], bool]
 """Told after each instant; False ends the simulation there."""
 
 
-def simulate(setting: Setting, jobs: Sequence[Submission], pace: Pace, watch: Watch = lambda _: True) -> Simulated:
-    """Run all jobs to their end, or until nothing can happen any more, or the watch has seen enough."""
-    run = Run(setting, jobs, pace)
-    whole = run.go(watch)
-    return run.found(partial=not whole)
-
-
 class Run:
-    """One simulation under way."""
+    """One simulation under way. `never`: jobs that can never run, and why; `tally` has all that is counted."""
 
     def __init__(self, setting: Setting, jobs: Sequence[Submission], pace: Pace) -> None:
         world = assumed(setting.desired)
-        self._setting, self._jobs = setting, jobs
+        self.setting, self.jobs = setting, jobs
         self._coming = [one for one in jobs if not one.refused]
         self._came = 0
-        self._by_key = {one.key: one for one in jobs}
         self._desired: Desired = setting.desired
         self._allocation: Allocation = replace(world.allocation, decided_at=BEGIN)
         self._agents = Agents(world.observed.nodes, pace)
         self._decider = Decider()
-        self._never: dict[JobKey, str] = {one.key: one.refused for one in jobs if one.refused}
+        self.never: dict[JobKey, str] = {one.key: one.refused for one in jobs if one.refused}
         self._in_vain = 0
         self._limits_people = _limits_people(setting.desired)
         self._stood, self._stood_waiting = self._allocation.metrics, 0
@@ -104,11 +83,11 @@ class Run:
                     self.tally.passed(span, self._stood, self._stood_waiting)
                 vain.clear()
             following = self._next() if len(vain) < _IDLE_LOOKS else None
-            if not watch(self._moment()):
+            if not watch(self._reached()):
                 return False
             if following is None:
                 return True
-            self._stood, self._stood_waiting = self._allocation.metrics, len(self._waiting())
+            self._stood, self._stood_waiting = self._allocation.metrics, len(self.waiting)
             if self._is_over:
                 vain.append(following - self.now)
             else:
@@ -198,7 +177,7 @@ class Run:
             self.tally.ended(record.job, self.now, at_limit=record.outcome is Outcome.TIMED_OUT)
             return True
         elif record.state is JobState.HELD and record.reason.code in _NEVER:
-            self._never[record.job] = sentence(record.reason)
+            self.never[record.job] = sentence(record.reason)
             return True
         return False
 
@@ -229,7 +208,7 @@ class Run:
 
     def _look(self) -> Instant | None:
         """The next look at what no comparison tells: searches that ended early, and queues whose order may change."""
-        waiting = self._waiting()
+        waiting = self.waiting
         if not waiting:
             return None
         if not self._decider.is_sure:
@@ -240,7 +219,14 @@ class Run:
             return Instant(self.now + _TURN_LOOK)
         return None
 
-    def _waiting(self) -> list[JobRecord]:
+    @property
+    def records(self) -> Mapping[JobKey, JobRecord]:
+        """Jobs that are there now, in some state."""
+        return self._allocation.jobs
+
+    @property
+    def waiting(self) -> list[JobRecord]:
+        """Those of them that have no GPUs."""
         return [record for record in self._allocation.jobs.values() if record.state in _WAITING]
 
     @property
@@ -248,46 +234,9 @@ class Run:
         """No job comes any more, and no node has anything to do."""
         return self._came == len(self._coming) and self._agents.next_at is None
 
-    # --- what was found ---
-
-    def _moment(self) -> Moment:
-        over = len(self.tally.ends) + len(self._never)
-        return Moment(over=over, total=len(self._jobs), now=self.now - BEGIN, decisions=self.tally.decisions)
-
-    def found(self, *, partial: bool) -> Simulated:
-        """All that was counted so far."""
-        tally, setting = self.tally, self._setting
-        came = [one for one in self._jobs if one.row.submit <= self.now - BEGIN]
-        records = self._allocation.jobs
-        waiting = self._waiting()
-        return Simulated(
-            at=setting.name, nodes=len(setting.desired.inventory.nodes), gpus=setting.gpus,
-            span=self._jobs[-1].row.submit // SECOND if self._jobs else 0, lasted=self.tally.lasted // SECOND,
-            counts=Counts(
-                submitted=len(came), finished=len(tally.ends) - tally.timed_out, timed_out=tally.timed_out,
-                running=len(records) - len(waiting), waiting=len(waiting), never_fit=len(self._never),
-            ),
-            waits=waits(tally, self._jobs, BEGIN), turnaround=turnaround(tally, self._jobs, BEGIN),
-            allocated=sum(map(held_time, tally.spells)) // SECOND,
-            useful=sum(map(useful_work, tally.spells)) // SECOND,
-            lost=sum(map(lost_work, tally.spells)) // SECOND,
-            idle=sum(held_time(one) - one.gpus * one.ran for one in tally.spells) // SECOND,
-            utilisation_ppm=utilisation(tally), queued_ppm=while_queued(tally), phi_ppm=mean_phi(tally),
-            crossings=crossings(tally), stops=stops(tally),
-            never_fit=tuple(self._idler(key, why) for key, why in sorted(self._never.items(), key=lambda one: one[0].rpartition("/")[2])),
-            waiting=() if partial else tuple(self._idler(r.job, sentence(r.reason)) for r in waiting),
-            decisions=tally.decisions, refused=tally.refused, load_ppm=self._load(), partial=partial,
-        )  # fmt: skip
-
-    def _idler(self, key: JobKey, why: str) -> Idler:
-        row = self._by_key[key].row
-        return Idler(job=row.name, line=row.line, gpus=row.gpus, why=why)
-
-    def _load(self) -> int | None:
-        span = self._jobs[-1].row.submit if self._jobs else 0
-        work = sum(one.row.gpus * one.row.duration for one in self._jobs)
-        capacity = span * self._setting.gpus
-        return work * 1_000_000 // capacity if capacity else None
+    def _reached(self) -> Reached:
+        over = len(self.tally.ends) + len(self.never)
+        return Reached(over=over, total=len(self.jobs), now=self.now - BEGIN, decisions=self.tally.decisions)
 
 
 def _limits_people(desired: Desired) -> bool:

@@ -118,21 +118,25 @@ def submissions(trace: Trace, setting: Setting, stands: Stands, limits: Limits) 
 
 
 def stood_in(jobs: Iterable[Submission]) -> tuple[str, ...]:
-    """What was put in place of names that the cluster does not have, a clause each."""
+    """What was put in place of what the trace says and the cluster does not have, or allow: a clause each."""
     queues: dict[str, int] = {}
     kinds: dict[str, int] = {}
+    cut = 0
     for one in jobs:
-        if one.job.queue != one.row.queue:
-            queues[one.job.queue] = queues.get(one.job.queue, 0) + 1
-        other = " or ".join(kind for kind in one.job.gpu_types if kind not in one.row.gpu_types)
+        row, job = one.row, one.job
+        if job.queue != row.queue:
+            queues[job.queue] = queues.get(job.queue, 0) + 1
+        other = " or ".join(kind for kind in job.gpu_types if kind not in row.gpu_types)
         if other:
             kinds[other] = kinds.get(other, 0) + 1
+        cut += row.limit is None and job.time_limit is not None and job.time_limit < row.duration
     return (
         *(
             f"{counted(count, 'job')} of queues that the cluster does not have: in {name}"
             for name, count in queues.items()
         ),
         *(f"{counted(count, 'job')} of GPU types that it does not have: on {name}" for name, count in kinds.items()),
+        *((f"{counted(cut, 'job')} ran longer than the time limit of their queue: cut short there",) if cut else ()),
     )
 
 
