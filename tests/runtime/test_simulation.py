@@ -225,6 +225,16 @@ def test_what_can_never_run_is_told_and_in_nobodys_way() -> None:
     assert (found.gpus, found.lasted) == (16, 11)  # time in which nothing came of it is not counted
 
 
+def test_capacity_counts_from_the_first_submission_on_although_that_one_never_runs() -> None:
+    found, _ = ran(
+        """submit_s duration_s gpus
+           0        100        64
+           100      100        32""",
+        setting(PLAIN),
+    )
+    assert (found.lasted, found.utilisation_ppm) == (200, 500_000)
+
+
 def test_shares_of_gangs_that_cross_racks_go_by_gpu_hours() -> None:
     found, _ = ran(
         """submit_s duration_s gpus

@@ -36,7 +36,7 @@ _ROUNDS: Final = 200
 """Decisions at one instant before time goes on by itself."""
 _TURN_LOOK: Final = 5 * MINUTE
 _UNSURE_LOOK: Final = HOUR
-FAR: Final = Instant(BEGIN << 2)
+_FAR: Final = Instant(BEGIN << 2)
 _IDLE_LOOKS: Final = 500
 """Looks in a row that may come to nothing when no job comes or runs any more: who waits then waits for ever."""
 
@@ -70,7 +70,8 @@ class Run:
         self.never: dict[JobKey, str] = {one.key: one.refused for one in jobs if one.refused}
         self._in_vain = 0
         self._limits_people = _limits_people(setting.desired)
-        self._stood, self._stood_waiting = self._allocation.metrics, 0
+        self._metrics = self._stood = self._allocation.metrics
+        self._stood_waiting = 0
         self.now = BEGIN
         self.tally = Tally(inventory=setting.desired.inventory)
 
@@ -87,7 +88,7 @@ class Run:
                 return False
             if following is None:
                 return True
-            self._stood, self._stood_waiting = self._allocation.metrics, len(self.waiting)
+            self._stood, self._stood_waiting = self._metrics, len(self.waiting)
             if self._is_over:
                 vain.append(following - self.now)
             else:
@@ -103,7 +104,10 @@ class Run:
         for _ in range(_ROUNDS):
             self._agents.catch_up(self.now)
             decision = self._decide()
-            if decision is None or not decision.changed:
+            if decision is None:
+                break
+            self._metrics = decision.allocation.metrics
+            if not decision.changed:
                 break
             changed = True
             self._act(decision)
@@ -195,7 +199,7 @@ class Run:
         """When the first comparison with the time turns, or a while later: few of them change what is decided."""
         turn = self._decider.next_turn
         soonest = self.now + min(SECOND << min(2 * self._in_vain, 20), _TURN_LOOK)
-        return Instant(max(turn, soonest)) if turn < FAR else None
+        return Instant(max(turn, soonest)) if turn < _FAR else None
 
     def _limit(self) -> Instant | None:
         """When the first attempt is at its time limit."""
