@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from reconciler.cli import completing
-from reconciler.cli.show import opened, records_of
+from reconciler.cli.show import job_named, opened, records_of
 from reconciler.cli.times import Span
 from reconciler.documents.layout import path_of
 from reconciler.documents.tasklist import print_tasks
@@ -116,13 +116,14 @@ def watch(clone: Clone, job: str, page: Callable[[Generation], str]) -> None:
 @click.option("--timeout", type=Span(), default="1h", help="Seconds, or such as 30m (default 1h).")
 @click.pass_obj
 def wait(repo: Path, job: str, what: str, timeout: float) -> None:
-    """Wait until JOB, or every task of an array, runs or is done, and say on stderr what it does meanwhile.
+    """Wait until JOB (its name alone will do), or every task of an array, runs or is done; stderr says what it does meanwhile.
 
     Exit 0 when it runs, or ended well; 1 when it (or a task) ended otherwise or was forgotten; 3 when that takes longer than --timeout, or there is
     no such job; 7 when the time was over and nobody could be asked.
     """
     end = clock() + timeout
     look = Look(opened(repo, fetch=True))
+    job = job_named(look.clone.generation(), job)
     known: Jobs = {}
 
     def until_then() -> None:

@@ -192,7 +192,7 @@ def test_a_broken_file_of_the_cluster_says_that_nothing_starts(lab: Lab, desk: D
 # --- a job that is gone, by its name alone ---
 
 VISION = "apiVersion: gangops/v1\nkind: Queue\nmetadata: {name: vision}\nspec: {parent: root}\n"
-VERBS = (["describe"], ["explain", "job"], ["history"], ["status"])
+VERBS = (["describe"], ["explain", "job"], ["history"], ["status"], ["wait", "--for", "running"])
 
 
 def removed(lab: Lab, desk: Desk, *names: str) -> None:
@@ -214,7 +214,7 @@ def test_a_name_alone_is_the_job_that_was_there(lab: Lab, desk: Desk) -> None:
     page = gangops(lab, "describe", "a").stdout
     assert page.startswith("Its file was removed, and its record went with it in generation ")
     assert "nlp/a" in gangops(lab, "history", "a").stdout
-    for verb in (["explain", "job"], ["status"]):
+    for verb in (["explain", "job"], ["status"], ["wait"]):
         done = gangops(lab, *verb, "a")
         assert isinstance(done.exception, NotFound)
         told = (done.exception.code, done.exception.remedy)
