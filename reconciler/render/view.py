@@ -182,7 +182,8 @@ def invalid_line(frozen: Mapping[str, bytes], blocked: str) -> str:
         return ""
     more = f" and {len(paths) - _MOST_PATHS} more" if len(paths) > _MOST_PATHS else ""
     are = "are invalid and count as they were" if len(paths) > 1 else "is invalid and counts as it was"
-    stops = ", and no job starts until it is valid" if blocked in paths else ""
+    which = blocked if len(paths) > 1 else "it"
+    stops = f", and no job starts until {which} is valid" if blocked in paths else ""
     told = f"{', '.join(paths[:_MOST_PATHS])}{more} {are} before{stops}"
     return f"{told}; `gangops validate`, where main is checked out, says what is wrong"
 

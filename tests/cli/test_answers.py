@@ -189,6 +189,14 @@ def test_a_broken_file_of_the_cluster_says_that_nothing_starts(lab: Lab, desk: D
     ]
 
 
+def test_of_several_broken_files_the_one_that_lets_nothing_start_is_named(lab: Lab, desk: Desk) -> None:
+    lab.desire({"cluster-state/queues/tree.yaml": "kind: Queue\n", job_file("a"): BROKEN})
+    desk.settle()
+    named = f"{job_file('a')}, cluster-state/queues/tree.yaml"
+    stops = "no job starts until cluster-state/queues/tree.yaml is valid"
+    assert remarks(lab) == [f"! {named} are invalid and count as they were before, and {stops}; {VALIDATE}"]
+
+
 # --- a job that is gone, by its name alone ---
 
 VISION = "apiVersion: gangops/v1\nkind: Queue\nmetadata: {name: vision}\nspec: {parent: root}\n"
