@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reconciler.model.counting import counted
+
 if TYPE_CHECKING:
     from reconciler.render.simulation import Simulated
     from reconciler.runtime.simulation.run import Reached
@@ -70,6 +72,6 @@ class Screen:
         each = spent / found.decisions * 1000 if found.decisions else 0.0
         start = "\r\x1b[K" if self._is_terminal and self._shown else ""
         click.echo(
-            f"{start}{self._name}: {found.decisions:,} decisions in {spent:.1f} s of processor time, {each:.1f} ms each",
+            f"{start}{self._name}: {counted(found.decisions, 'decision')} in {spent:.1f} s of processor time, {each:.1f} ms each",
             err=True,
         )

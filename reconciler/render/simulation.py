@@ -10,7 +10,7 @@ from typing import Final
 from reconciler.documents.values import tree_of
 from reconciler.model.counting import counted
 from reconciler.model.units import SECOND
-from reconciler.render.names import share, span
+from reconciler.render.names import one_line, share, span
 from reconciler.render.plan.machine import schema_of
 from reconciler.render.table import below, table
 
@@ -226,7 +226,9 @@ def _idlers(run: Simulated, runs: Sequence[Simulated], width: int | None) -> str
         if idle:
             lines += ["", f"{head}{at}:"]
             for one in idle[:_NEVER_TOLD]:
-                lines += below(f"{one.job} (line {one.line}, {counted(one.gpus, 'GPU')}): {one.why}", width, "  ")
+                lines += below(
+                    f"{one_line(one.job)} (line {one.line}, {counted(one.gpus, 'GPU')}): {one.why}", width, "  "
+                )
             if len(idle) > _NEVER_TOLD:
                 lines.append(f"  and {counted(len(idle) - _NEVER_TOLD, 'more job', 'more jobs')}; -o json has all")
     return "\n".join(lines[1:])

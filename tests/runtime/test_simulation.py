@@ -416,6 +416,16 @@ def test_a_watch_ends_it_and_what_was_found_says_so() -> None:
     assert "INTERRUPTED" in page
 
 
+def test_a_name_of_the_trace_adds_no_line_to_the_page_and_says_nothing_to_the_terminal() -> None:
+    at = setting(PLAIN)
+    found = simulate(
+        at, as_jobs(read_trace(b'job_id,submit_s,duration_s,gpus\n"a\x1b[31m\nb",0,9,4000\n', "t"), at), Pace()
+    )
+    page = simulation_text(Page(trace="t", jobs=1, without_gpus=0, assumed=(), runs=(found,)), 80)
+    assert "\n  a [31m b (line 3, 4,000 GPUs): " in page
+    assert "\x1b" not in page
+
+
 # --- reading ---
 
 
