@@ -422,7 +422,7 @@ def test_a_name_of_the_trace_adds_no_line_to_the_page_and_says_nothing_to_the_te
         at, as_jobs(read_trace(b'job_id,submit_s,duration_s,gpus\n"a\x1b[31m\nb",0,9,4000\n', "t"), at), Pace()
     )
     page = simulation_text(Page(trace="t", jobs=1, without_gpus=0, assumed=(), runs=(found,)), 80)
-    assert "\n  a [31m b (line 3, 4,000 GPUs): " in page
+    assert "\n  a [31m b (line 2, 4,000 GPUs): " in page
     assert "\x1b" not in page
 
 
@@ -443,6 +443,7 @@ def test_a_name_of_the_trace_adds_no_line_to_the_page_and_says_nothing_to_the_te
         ("submit_s,duration_s,gpus\n1,2,1.5\n", "BadField", 2, "gpus"),
         ("submit_s,duration_s,gpus\n1,2,-8\n", "BadField", 2, "gpus"),
         ("submit_s,duration_s,gpus\n1,2\n", "RaggedRow", 2, ""),
+        ('submit_s,duration_s,gpus,job_id\n1,2,3,"a\n\nb"\n1,-2,3,"c\nd"\n', "BadField", 5, "duration_s"),
         ('submit_s,duration_s,gpus\n1,"2,3\n', "NotCsv", 2, ""),
         ("submit_s,duration_s,gpus,time_limit_s\n1,2,3,soon\n", "BadField", 2, "time_limit_s"),
     ],
@@ -452,7 +453,37 @@ def test_what_is_wrong_with_a_trace_is_told_with_its_place(text: str, code: str,
         read_trace(text.encode(), "trace.csv")
     first = err.value.diagnostics[0]
     assert (first.code, first.place.file, first.place.line, first.place.path) == (code, "trace.csv", line, path)
+    assert first.place.column == (1 if line else 0)
     assert first.remedy
+
+
+@pytest.mark.parametrize(
+    ("first_line", "detail", "remedy"),
+    [
+        ("submit,gpus,run_s", "The first line names: submit, gpus, run_s; there is no submit_s, no duration_s.",
+         "Name submit_s, duration_s, gpus in the first line; job_id, queue, priority, gpu_type, user, time_limit_s are optional."),
+        ("submit_s;duration_s;gpus", "The first line names: submit_s;duration_s;gpus; there is no submit_s, no duration_s, no gpus.",
+         "Put commas between the fields."),
+    ],
+)  # fmt: skip
+def test_columns_that_are_missing_are_one_problem(first_line: str, detail: str, remedy: str) -> None:
+    with pytest.raises(InvalidInput) as err:
+        read_trace(f"{first_line}\n1;2;3\n".encode(), "trace.csv")
+    assert [(one.code, one.detail, one.remedy) for one in err.value.diagnostics] == [("MissingColumn", detail, remedy)]
+
+
+@pytest.mark.parametrize(
+    ("row", "detail"),
+    [
+        ("0,1e11,8", 'duration_s is "1e11"; it has to be a number of seconds, 0 to 10,000,000,000.'),
+        ("-1e11,1,8", 'submit_s is "-1e11"; it has to be a number of seconds, -10,000,000,000 to 10,000,000,000.'),
+        ("0,1,9999999999", 'gpus is "9999999999"; it has to be a whole number of GPUs, below a billion.'),
+    ],
+)
+def test_a_number_that_is_too_large_is_told_what_it_may_be(row: str, detail: str) -> None:
+    with pytest.raises(InvalidInput) as err:
+        read_trace(f"submit_s,duration_s,gpus\n{row}\n".encode(), "trace.csv")
+    assert [one.detail for one in err.value.diagnostics] == [detail]
 
 
 def test_all_problems_are_told_together_up_to_a_number() -> None:
@@ -471,7 +502,9 @@ def test_bytes_that_are_no_text_are_told() -> None:
 
 
 def test_a_trace_as_spreadsheets_write_it_is_read() -> None:
-    found = read_trace(b"\xef\xbb\xbfgpus, submit_s,duration_s,colour\r\n8.0,20.5,3.25,red\r\n\r\n1,10,2,\r\n", "t.csv")
+    found = read_trace(
+        b"\xef\xbb\xbfgpus, submit_s,duration_s,colour\r\n8.0,20.5,3.25,red\r\n\r\n1,10,2,\r\n  \r\n , ,,\r\n", "t.csv"
+    )
     rows = [(row.line, row.submit, row.duration, row.gpus) for row in found.rows]
     assert rows == [(4, 0, 2 * SECOND, 1), (2, 21 * SECOND // 2, 13 * SECOND // 4, 8)]
 

@@ -14,8 +14,8 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Final
 
-from reconciler.documents.similar import did_you_mean
 from reconciler.errors import Diagnostic, InvalidInput, Place, Severity
+from reconciler.model.counting import counted
 from reconciler.model.units import SECOND, GpuSeconds, Nanoseconds
 
 NEEDED: Final = ("submit_s", "duration_s", "gpus")
@@ -103,14 +103,12 @@ def read_trace(content: bytes, file: str) -> Trace:
 
 
 def _header_problems(header: Sequence[str], file: str) -> Iterator[Diagnostic]:
-    for name in NEEDED:
-        if name not in header:
-            near = did_you_mean(name, header)
-            detail = f'There is no column "{name}"; the first line names: {", ".join(header)[:200] or "nothing"}.'
-            remedy = (
-                f"{near} Name the columns {', '.join(NEEDED)} in the first line; {', '.join(KNOWN[3:])} are optional."
-            )
-            yield Diagnostic("MissingColumn", "A column is missing", detail, Place(file, 1, 1), remedy.strip())
+    if missing := [name for name in NEEDED if name not in header]:
+        detail = f"The first line names: {', '.join(header)[:200] or 'nothing'}; there is no {', no '.join(missing)}."
+        remedy = f"Name {', '.join(NEEDED)} in the first line; {', '.join(KNOWN[3:])} are optional."
+        if len(header) == 1 and set(header[0]) & set(";\t|"):
+            remedy = "Put commas between the fields."
+        yield Diagnostic("MissingColumn", "A column is missing", detail, Place(file, 1, 1), remedy)
     for name in sorted({name for name in header if name in KNOWN and header.count(name) > 1}):
         detail = f'The first line names "{name}" more than once.'
         yield Diagnostic("RepeatedColumn", "A column is there twice", detail, Place(file, 1, 1), "Rename one of them.")
@@ -120,11 +118,12 @@ def _rows_of(table: Iterator[list[str]], header: Sequence[str], file: str) -> Tr
     problems: list[Diagnostic] = []
     rows: list[Row] = []
     without = 0
+    ended = table.line_num  # type: ignore[attr-defined]  # a csv.reader has it, its protocol is not public
     for cells in table:
-        line = table.line_num  # type: ignore[attr-defined]  # a csv.reader has it, its protocol is not public
-        if not any(cells):
+        line, ended = ended + 1, table.line_num  # type: ignore[attr-defined]
+        if not any(map(str.strip, cells)):
             continue
-        row = _row(dict(zip(header, cells, strict=False)), len(cells), len(header), Place(file, line), problems)
+        row = _row(dict(zip(header, cells, strict=False)), len(cells), len(header), Place(file, line, 1), problems)
         if row is not None and row.gpus:
             rows.append(row)
         without += row is not None and not row.gpus
@@ -149,7 +148,7 @@ def _row(
 ) -> Row | None:  # fmt: skip
     """The row; None when something is wrong with it, which is added to the problems."""
     if cells != columns:
-        detail = f"The row has {cells} fields, the first line {columns}."
+        detail = f"The row has {counted(cells, 'field')}, the first line {columns}."
         problems.append(
             Diagnostic("RaggedRow", "Row has another number of fields", detail, at, "Add or remove commas.")
         )
@@ -179,7 +178,7 @@ def _seconds(
         found = Decimal("NaN")
     if found.is_finite() and abs(found) <= _LONGEST and (negative or found >= 0):
         return Nanoseconds(int(found * SECOND))
-    what = "a number of seconds" if negative else "a number of seconds, 0 or more"
+    what = f"a number of seconds, {-_LONGEST if negative else 0:,} to {_LONGEST:,}"
     problems.append(_bad(column, text, what, at))
     return None
 
@@ -189,13 +188,13 @@ def _gpus(said: Mapping[str, str], at: Place, problems: list[Diagnostic]) -> int
     whole = text.removesuffix(".0")
     if whole.isascii() and whole.isdecimal() and len(whole) < 10:
         return int(whole)
-    problems.append(_bad("gpus", text, "a whole number of GPUs", at))
+    problems.append(_bad("gpus", text, "a whole number of GPUs, below a billion", at))
     return None
 
 
 def _bad(column: str, text: str, wanted: str, at: Place) -> Diagnostic:
     shown = f'"{text[:40]}"' if text else "empty"
-    place = replace(at, column=1, path=column)
+    place = replace(at, path=column)
     return Diagnostic("BadField", "A field cannot be read", f"{column} is {shown}; it has to be {wanted}.", place,
                       "Correct the row, or take it out.")  # fmt: skip
 
