@@ -194,11 +194,25 @@ def test_a_trace_that_is_not_there_is_told(at: Path, tmp_path: Path) -> None:
     assert done.exception.remedy
 
 
+BROKEN = "apiVersion: gangops/v1\nkind: Queue\n"
+
+
 def test_a_cluster_with_errors_is_told_by_its_files(folder: Path, trace: Path) -> None:
-    (folder / "cluster-state" / "queues" / "tree.yaml").write_text("apiVersion: gangops/v1\nkind: Queue\n")
-    done = simulate(folder, trace, "--at", folder)
+    tree = folder / "cluster-state" / "queues" / "tree.yaml"
+    tree.write_text(BROKEN)
+    for named in (folder, folder / "cluster-state"):
+        done = simulate(folder, trace, "--at", named)
+        assert isinstance(done.exception, InvalidInput)
+        assert {one.place.file for one in done.exception.diagnostics} == {str(tree)}
+
+
+def test_of_several_clusters_the_one_with_errors_is_told(at: Path, lab: Lab, folder: Path, trace: Path) -> None:
+    git(at, "branch", "sound", "main")
+    lab.desire({"cluster-state/queues/tree.yaml": BROKEN})
+    done = simulate(at, trace, "--at", "sound", "--at", folder, "--at", "main")
     assert isinstance(done.exception, InvalidInput)
-    assert {one.place.file for one in done.exception.diagnostics} == {"cluster-state/queues/tree.yaml"}
+    paths = ("cluster-state/jobs/nlp/sft.yaml", "cluster-state/queues/tree.yaml")  # its queue is gone with the tree
+    assert {one.place.file for one in done.exception.diagnostics} == {f"main:{path}" for path in paths}
 
 
 def test_the_readme_s_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from reconciler.documents.desired import load_desired, source_file
-from reconciler.errors import InvalidInput, NotFound
+from reconciler.errors import Diagnostic, InvalidInput, NotFound
 from reconciler.model.units import CommitId
 from reconciler.runtime.authoring import repository_files
 from reconciler.runtime.clone import Clone
@@ -33,10 +34,10 @@ def folder_meant(at: str) -> Path | None:
 
 def setting_in(folder: Path, name: str) -> Setting:
     """The cluster of the files below a folder. Raises InvalidInput when they do not say what it is."""
-    _, files = repository_files(folder / CLUSTER_PATH if (folder / CLUSTER_PATH).is_dir() else folder)
+    base, files = repository_files(folder / CLUSTER_PATH if (folder / CLUSTER_PATH).is_dir() else folder)
     loaded = load_desired([source_file(path, content) for path, content in sorted(files.items())], CommitId(""))
     if loaded.desired is None or loaded.cluster is None:
-        raise InvalidInput(d for d in loaded.diagnostics if d.is_error)
+        raise _wrong_at(f"{base}/", loaded.diagnostics)
     return setting_of(name, loaded.desired, loaded.cluster.around)
 
 
@@ -46,8 +47,14 @@ def setting_at(clone: Clone, reader: DesiredReader, revision: str) -> Setting:
     Raises InvalidInput when its files do not say what it is; NotFound (UnknownRevision, DesiredMissing); StoreError.
     """
     commit = resolve(clone.git, revision) if revision else clone.desired_tip()
+    name = revision or clone.desired
     read = reader.read(commit, None)
     if read.desired is None or read.around is None:
-        raise InvalidInput(d for d in read.diagnostics if d.is_error)
-    found = setting_of(revision or clone.desired, read.desired, read.around)
-    return replace(found, commit=commit)
+        raise _wrong_at(f"{name}:", read.diagnostics)
+    return replace(setting_of(name, read.desired, read.around), commit=commit)
+
+
+def _wrong_at(where: str, diagnostics: Iterable[Diagnostic]) -> InvalidInput:
+    """The errors, each with which cluster its file is of: of several a path alone does not say it."""
+    errors = (one for one in diagnostics if one.is_error)
+    return InvalidInput(replace(one, place=replace(one.place, file=f"{where}{one.place.file}")) for one in errors)
