@@ -424,6 +424,15 @@ def test_a_name_of_the_trace_adds_no_line_to_the_page_and_says_nothing_to_the_te
     page = simulation_text(Page(trace="t", jobs=1, without_gpus=0, assumed=(), runs=(found,)), 80)
     assert "\n  a [31m b (line 2, 4,000 GPUs): " in page
     assert "\x1b" not in page
+    for text in (
+        "\x1b[31m\n",
+        "submit_s,duration_s,gpus\n\x1b[31m,1,1\n",
+        "submit_s,duration_s,gpus,priority\n0,1,1,\x1b[31m\n",
+    ):
+        with pytest.raises(InvalidInput) as err:
+            as_jobs(read_trace(text.encode(), "t"), at)
+        assert "[31m" in str(err.value)
+        assert "\x1b" not in str(err.value)
 
 
 # --- reading ---

@@ -25,6 +25,7 @@ from reconciler.model.counting import counted
 from reconciler.model.desired import Desired
 from reconciler.model.job import Job
 from reconciler.model.units import Digest, Instant, JobKey, Nanoseconds
+from reconciler.render.names import one_line
 from reconciler.runtime.simulation.trace import Row, Trace
 
 BEGIN: Final = Instant(1_767_225_600 * 10**9)
@@ -180,7 +181,7 @@ class _Names:
         if name in self._known:
             return name
         if not self._other and name not in self.problems:
-            shown = f'"{name}"' if name else "not said"
+            shown = f'"{one_line(name)}"' if name else "not said"
             detail = f"{self._column} is {shown}; the cluster has: {listed(self._known)}."
             option = {"queue": "--queue", "gpu_type": "--gpu-type"}.get(self._column)
             remedy = f"{option} NAME stands for names it does not have." if option else "Use one of these."

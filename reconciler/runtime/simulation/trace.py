@@ -17,6 +17,7 @@ from typing import Final
 from reconciler.errors import Diagnostic, InvalidInput, Place, Severity
 from reconciler.model.counting import counted
 from reconciler.model.units import SECOND, GpuSeconds, Nanoseconds
+from reconciler.render.names import one_line
 
 NEEDED: Final = ("submit_s", "duration_s", "gpus")
 KNOWN: Final = (*NEEDED, "job_id", "queue", "priority", "gpu_type", "user", "time_limit_s")
@@ -104,7 +105,7 @@ def read_trace(content: bytes, file: str) -> Trace:
 
 def _header_problems(header: Sequence[str], file: str) -> Iterator[Diagnostic]:
     if missing := [name for name in NEEDED if name not in header]:
-        detail = f"The first line names: {', '.join(header)[:200] or 'nothing'}; there is no {', no '.join(missing)}."
+        detail = f"The first line names: {one_line(', '.join(header))[:200] or 'nothing'}; there is no {', no '.join(missing)}."
         remedy = f"Name {', '.join(NEEDED)} in the first line; {', '.join(KNOWN[3:])} are optional."
         if len(header) == 1 and set(header[0]) & set(";\t|"):
             remedy = "Put commas between the fields."
@@ -193,7 +194,7 @@ def _gpus(said: Mapping[str, str], at: Place, problems: list[Diagnostic]) -> int
 
 
 def _bad(column: str, text: str, wanted: str, at: Place) -> Diagnostic:
-    shown = f'"{text[:40]}"' if text else "empty"
+    shown = f'"{one_line(text)[:40]}"' if text else "empty"
     place = replace(at, path=column)
     return Diagnostic("BadField", "A field cannot be read", f"{column} is {shown}; it has to be {wanted}.", place,
                       "Correct the row, or take it out.")  # fmt: skip
