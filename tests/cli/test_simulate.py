@@ -235,3 +235,4 @@ def test_the_readme_s_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         done = CliRunner().invoke(root, shlex.split(line))
         assert done.exit_code == 0, (line, done.output, done.exception)
         assert "jobs.csv" in done.stdout
+        assert "could never run" not in done.stdout
