@@ -123,7 +123,7 @@ def _status_page(
 
 def _warnings(generation: Generation, desired: Desired, *, of_all: bool) -> Iterator[str]:
     """What a person should know beside the tables, a sentence each; `of_all`: of the whole cluster, not of one job."""
-    if of_all and (line := invalid_line(generation.frozen, desired.blocked)):
+    if of_all and (line := invalid_line(generation.frozen, desired.blocked, generation.summary.desired_commit)):
         yield line
     for change in withheld_of(generation.frozen) if of_all else ():
         yield f"{change.path} is not acted on: {change.brought}; {change.remedy}"

@@ -16,7 +16,7 @@ from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.observed import JobObservation, NodeCondition, NodeObservation, Observed, Proof, Provenance
 from reconciler.model.reasons import sentence
 from reconciler.model.request import Request
-from reconciler.model.units import Instant, JobKey, NodeName, QueueName, document_of
+from reconciler.model.units import CommitId, Instant, JobKey, NodeName, QueueName, document_of
 from reconciler.render.arrays import STATES, by_array, leading, tally
 from reconciler.render.names import age, gpu_hours, one_line, places, share, span, when
 from reconciler.render.node import condition
@@ -171,10 +171,10 @@ def _stands(record: JobRecord, desired: Desired) -> str:
     return "its older file counts" if kept else ""
 
 
-def invalid_line(frozen: Mapping[str, bytes], blocked: str) -> str:
+def invalid_line(frozen: Mapping[str, bytes], blocked: str, commit: CommitId) -> str:
     """The files that are invalid and count as they were before, where to look, and what that stops; "" without any.
 
-    `frozen` has the last valid content of files by path, `blocked` the file that keeps all jobs from starting.
+    `frozen` has the last valid content of files by path, `blocked` the file that keeps all jobs from starting; they are of `commit`.
     """
     withheld = {WITHHELD, *(one.path for one in withheld_of(frozen))}
     paths = [path for path in frozen if path not in withheld]
@@ -185,7 +185,7 @@ def invalid_line(frozen: Mapping[str, bytes], blocked: str) -> str:
     which = blocked if len(paths) > 1 else "it"
     stops = f", and no job starts until {which} is valid" if blocked in paths else ""
     told = f"{', '.join(paths[:_MOST_PATHS])}{more} {are} before{stops}"
-    return f"{told}; `gangops validate`, where main is checked out, says what is wrong"
+    return f"{told}; `gangops validate --rev {commit[:12]}` says what is wrong"
 
 
 _MOST_PATHS: Final = 3

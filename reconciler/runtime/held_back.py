@@ -76,7 +76,7 @@ def _held_back(
     if want.held is not None:
         return HeldBack(
             commit=newest, decided=decided, code=want.held.code, told=one_line(_first_of(want.held)),
-            remedy=want.held.remedy or "`gangops validate` names all that is wrong.", waited=waited,
+            remedy=want.held.remedy or f"`gangops validate --rev {newest[:12]}` names all that is wrong.", waited=waited,
         )  # fmt: skip
     rules = want.desired.repository
     patience = max(_POLLS * rules.poll_interval, MINUTE) + rules.publish_interval

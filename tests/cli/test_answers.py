@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
@@ -145,7 +146,10 @@ def test_a_shallow_clone_shows_the_rest_all_the_same(lab: Lab, desk: Desk) -> No
 
 BROKEN = "apiVersion: gangops/v1\nkind: Job\nmetadata: {name: a}\nspec: {queue: nlp, gpus: many}\n"
 BEFORE = "its older file counts"
-VALIDATE = "`gangops validate`, where main is checked out, says what is wrong"
+
+
+def validate(desk: Desk) -> str:
+    return f"`gangops validate --rev {desk.summary.desired_commit[:12]}` says what is wrong"
 
 
 def why_of(lab: Lab, job: str) -> str:
@@ -157,8 +161,10 @@ def test_a_job_whose_file_broke_says_so_in_its_row_and_where_to_look(lab: Lab, d
     lab.desire({job_file("a"): BROKEN})
     desk.settle()
     assert [why_of(lab, name) for name in NAMES] == [BEFORE, "-", "-", "-"]
-    assert remarks(lab) == [f"! {job_file('a')} is invalid and counts as it was before; {VALIDATE}"]
+    assert remarks(lab) == [f"! {job_file('a')} is invalid and counts as it was before; {validate(desk)}"]
     assert f"\nfile          {BEFORE}\n" in gangops(lab, "describe", "a").stdout
+    told = gangops(lab, *re.findall("`gangops (.*)`", remarks(lab)[0])[0].split())
+    assert f"{job_file('a')}:4:" in told.stdout
     lab.desire(jobs("a", gpus=8))
     desk.settle()
     assert (why_of(lab, "a"), remarks(lab)) == ("-", [])
@@ -177,7 +183,7 @@ def test_many_broken_files_are_one_line(lab: Lab, desk: Desk) -> None:
     lab.desire({job_file(name): BROKEN.replace("name: a", f"name: {name}") for name in NAMES})
     desk.settle()
     named = ", ".join(map(job_file, NAMES[:3]))
-    assert remarks(lab) == [f"! {named} and 1 more are invalid and count as they were before; {VALIDATE}"]
+    assert remarks(lab) == [f"! {named} and 1 more are invalid and count as they were before; {validate(desk)}"]
 
 
 def test_a_broken_file_of_the_cluster_says_that_nothing_starts(lab: Lab, desk: Desk) -> None:
@@ -185,7 +191,7 @@ def test_a_broken_file_of_the_cluster_says_that_nothing_starts(lab: Lab, desk: D
     desk.settle()
     assert remarks(lab) == [
         "! cluster-state/queues/tree.yaml is invalid and counts as it was before, and no job starts until it is valid; "
-        + VALIDATE
+        + validate(desk)
     ]
 
 
@@ -194,7 +200,7 @@ def test_of_several_broken_files_the_one_that_lets_nothing_start_is_named(lab: L
     desk.settle()
     named = f"{job_file('a')}, cluster-state/queues/tree.yaml"
     stops = "no job starts until cluster-state/queues/tree.yaml is valid"
-    assert remarks(lab) == [f"! {named} are invalid and count as they were before, and {stops}; {VALIDATE}"]
+    assert remarks(lab) == [f"! {named} are invalid and count as they were before, and {stops}; {validate(desk)}"]
 
 
 # --- a job that is gone, by its name alone ---

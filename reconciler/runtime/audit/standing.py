@@ -92,7 +92,7 @@ def _cells(
 
 def remarks(current: Generation, desired: Desired, now: Instant) -> Iterator[str]:
     """What holds for the time being and should be known: files that are invalid, changes not acted on, requests in force."""
-    if line := invalid_line(current.frozen, desired.blocked):
+    if line := invalid_line(current.frozen, desired.blocked, current.summary.desired_commit):
         yield line
     for change in withheld_of(current.frozen):
         yield f"{change.path} is not acted on: {change.brought}"
