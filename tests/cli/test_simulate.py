@@ -194,6 +194,23 @@ def test_a_trace_that_is_not_there_is_told(at: Path, tmp_path: Path) -> None:
     assert done.exception.remedy
 
 
+def test_the_desired_branch_by_its_name_is_what_was_merged_not_what_was_pulled_last(
+    at: Path, lab: Lab, tmp_path: Path, trace: Path
+) -> None:
+    git(tmp_path, "clone", "-q", str(at), "clone")
+    lab.desire({"cluster-state/queues/vision.yaml": VISION})
+    merged = git(at, "rev-parse", "main").decode().strip()
+    for words in ((), ("--at", "main")):
+        assert (
+            f"main is commit {merged[:12]}"
+            in tree(simulate(tmp_path / "clone", trace, *words, "-o", "json"))["assumed"]
+        )
+    git(tmp_path / "clone", "checkout", "-q", "--detach")
+    git(tmp_path / "clone", "branch", "-q", "-D", "main")
+    assert tree(simulate(tmp_path / "clone", trace, "--at", "main", "-o", "json"))["runs"][0]["at"] == "main"
+
+
+VISION = "apiVersion: gangops/v1\nkind: Queue\nmetadata: {name: vision}\nspec: {parent: root}\n"
 BROKEN = "apiVersion: gangops/v1\nkind: Queue\n"
 
 

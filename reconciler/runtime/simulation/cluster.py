@@ -42,12 +42,13 @@ def setting_in(folder: Path, name: str) -> Setting:
 
 
 def setting_at(clone: Clone, reader: DesiredReader, revision: str) -> Setting:
-    """The cluster at a revision, "" the newest desired commit.
+    """The cluster at a revision, "" or the desired branch: the newest desired commit, whatever a branch of that name
+    here is at, for it moves with a pull alone and is not there at all in the clone of `use`.
 
     Raises InvalidInput when its files do not say what it is; NotFound (UnknownRevision, DesiredMissing); StoreError.
     """
-    commit = resolve(clone.git, revision) if revision else clone.desired_tip()
     name = revision or clone.desired
+    commit = clone.desired_tip() if name == clone.desired else resolve(clone.git, name)
     read = reader.read(commit, None)
     if read.desired is None or read.around is None:
         raise _wrong_at(f"{name}:", read.diagnostics)
