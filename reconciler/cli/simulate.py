@@ -20,6 +20,7 @@ from reconciler.model.units import Nanoseconds
 
 if TYPE_CHECKING:
     from reconciler.render.simulation import Simulated
+    from reconciler.runtime.clone import Clone
     from reconciler.runtime.simulation.agents import Pace
     from reconciler.runtime.simulation.setting import Limits, Setting, Submission
     from reconciler.runtime.simulation.trace import Trace
@@ -165,9 +166,9 @@ def _number(said: str) -> Fraction | None:
 def _gpus(setting: Setting, trace: Trace, rho: Fraction) -> int:
     if trace.load(setting.gpus) is None:
         raise UsageError(
-            f"--load {rho}: the trace has no load to stretch",
+            f"--load {rho}: {'all jobs of the trace come at once' if setting.gpus else 'the cluster has no GPUs'}",
             code="BadOption",
-            remedy="All its jobs come at once, or the cluster has no GPUs.",
+            remedy="Leave --load out: there are no arrivals to stretch.",
         )
     return setting.gpus
 
@@ -178,7 +179,7 @@ def _settings(repo: Path, places: Sequence[str], *, fetch: bool) -> list[Setting
     from reconciler.runtime.simulation.cluster import folder_meant, setting_at, setting_in
 
     folders = {at: folder_meant(at) for at in places}
-    clone = opened(repo, fetch=fetch) if None in folders.values() else None
+    clone = _clone(repo, fetch=fetch) if None in folders.values() else None
     reader = (
         DesiredReader(clone.git, cache_file("documents.cache"), partial=clone.partial) if clone is not None else None
     )
@@ -189,6 +190,14 @@ def _settings(repo: Path, places: Sequence[str], *, fetch: bool) -> list[Setting
         elif clone is not None and reader is not None:
             found.append(setting_at(clone, reader, at))
     return found
+
+
+def _clone(repo: Path, *, fetch: bool) -> Clone:
+    """The clone. Raises NotFound (NotAClone), and says that there is a way without one."""
+    try:
+        return opened(repo, fetch=fetch)
+    except NotFound as err:
+        raise NotFound(err.message, code=err.code, remedy=f"{err.remedy}; or --at FOLDER of its files") from err
 
 
 def _check_paces(settings: Sequence[Setting], start: int, stop: int) -> None:

@@ -188,6 +188,24 @@ def test_what_makes_no_sense_is_refused(
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("words", [(), ("--at", "mistyped")])
+def test_outside_of_a_clone_the_way_without_one_is_told(
+    folder: Path, trace: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    done = simulate(tmp_path, trace, "--at", folder, *words) if words else simulate(tmp_path, trace)
+    assert isinstance(done.exception, NotFound)
+    assert done.exception.code == "NotAClone"
+    assert done.exception.remedy.endswith("; or --at FOLDER of its files")
+
+
+def test_jobs_that_come_at_once_have_no_load(at: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("submit_s,duration_s,gpus\n5,10,1\n5,10,1\n")
+    done = simulate(at, tmp_path / "one.csv", "--load", "1")
+    assert isinstance(done.exception, UsageError)
+    assert done.exception.message == "--load 1: all jobs of the trace come at once"
+    assert done.exception.remedy.startswith("Leave --load out")
+
+
 def test_a_trace_that_is_not_there_is_told(at: Path, tmp_path: Path) -> None:
     done = simulate(at, tmp_path / "nothing.csv")
     assert isinstance(done.exception, NotFound)
