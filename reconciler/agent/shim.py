@@ -261,7 +261,13 @@ class Shim:
             return
         wrappers = self.launched["wrappers"]
         work = work_behind(wrappers, self.shells) if wrappers else 0
-        pid = _fork()
+        try:
+            pid = _fork()
+        except (
+            OSError
+        ):  # no process is left on the node: the job goes on, and who asked hears of a command that could not run
+            _leave_status(path, 126)
+            return
         if pid == 0:
             be_shell(self.spec, self.launched, asked, work)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, DEADLY)
@@ -271,8 +277,7 @@ class Shim:
 
     def _close_shell(self, pid: int, code: int) -> None:
         path = self.shells.pop(pid)
-        with contextlib.suppress(OSError), open(path + ".exit", "w", encoding="ascii") as file:
-            file.write(str(128 - code if code < 0 else code))
+        _leave_status(path, 128 - code if code < 0 else code)
         self.facts["shells"] = len(self.shells)
         self._write()
 
@@ -398,7 +403,16 @@ def _fork() -> int:
     """Fork with what ends a process blocked. A child that is told to end before it has become what it is to be would
     answer as the shim it still is, and go on; blocked, the signal waits until the child is itself (`rank`)."""
     signal.pthread_sigmask(signal.SIG_BLOCK, DEADLY)
-    return os.fork()
+    try:
+        return os.fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, DEADLY)
+        raise
+
+
+def _leave_status(path: str, code: int) -> None:
+    with contextlib.suppress(OSError), open(path + ".exit", "w", encoding="ascii") as file:
+        file.write(str(code))
 
 
 def _used() -> dict[str, int]:

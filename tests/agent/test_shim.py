@@ -34,6 +34,23 @@ sys.exit(shim.main(sys.argv[1:2]))
 """A launcher whose ranks become what they are to be when a file is there, and not before."""
 
 
+FULL = """
+import os, sys
+from reconciler.agent import shim
+fork, rank = shim._fork, []
+def full():
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+def one_alone():
+    if rank:
+        os.fork = full
+    rank.append(1)
+    return fork()
+shim._fork = one_alone
+sys.exit(shim.main(sys.argv[1:]))
+"""
+"""A launcher on a node that has room for one process more, the rank."""
+
+
 @pytest.fixture
 def attempt(tmp_path: Path) -> Iterator[AttemptFolder]:
     folder = AttemptFolder(tmp_path / "attempt")
@@ -82,3 +99,20 @@ def test_a_shim_that_the_node_ends_takes_its_rank_along_and_says_so(
     until(lambda: "gone" in facts_of(attempt), "it has ended")
     found = facts_of(attempt)
     assert (found["exit"], found["cause"]) == (str(128 + signal.SIGTERM), "shim")
+
+
+def test_a_shell_for_which_there_is_no_process_leaves_the_job_alone(
+    attempt: AttemptFolder, order: AttemptOrder, tmp_path: Path
+) -> None:
+    spec, name = written(attempt, order, tmp_path), "0" * 31 + "7"
+    subprocess.run([sys.executable, "-c", FULL, str(spec)], cwd=ROOT, check=True)
+    until(lambda: "startedAt" in facts_of(attempt), "the rank runs")
+    asked, status = attempt.path / f"shell-{name}", attempt.path / f"shell-{name}.exit"
+    asked.write_text("{}")
+    until(lambda: attempt.command(0, f"shell {name}"), "its shim hears")
+    until(status.exists, "the shell is over")
+    until(lambda: status.read_text() == "126", "that it could not run is said")
+    assert "exit" not in facts_of(attempt)
+    os.kill(int(facts_of(attempt)["shim"]), signal.SIGTERM)  # which it still takes notice of
+    until(lambda: "gone" in facts_of(attempt), "it has ended")
+    assert facts_of(attempt)["cause"] == "shim"
