@@ -19,6 +19,7 @@ class AnomalyCode(StrEnum):
 
     RECONCILER_SILENT = "ReconcilerSilent"
     RECONCILER_STALLED = "ReconcilerStalled"
+    STARTS_BLOCKED = "StartsBlocked"
     WRITERS_FIGHT = "WritersFight"
     AUTHORITY_EXPIRES = "AuthorityExpires"
     SIGNER_EXPIRES = "SignerExpires"
@@ -54,6 +55,10 @@ MEANINGS: Final[Mapping[AnomalyCode, Meaning]] = {
     AnomalyCode.RECONCILER_STALLED: Meaning(
         cause="it cannot decide or publish; nothing new starts, and what runs goes on",
         mend="journalctl -u gangops-reconciler -n 50",
+    ),
+    AnomalyCode.STARTS_BLOCKED: Meaning(
+        cause="a merged file that defines the cluster is invalid or not approved; until it is, it counts as it was and no job starts",
+        mend="gangops validate --rev origin/main    # not approved: gangops status says who may",
     ),
     AnomalyCode.WRITERS_FIGHT: Meaning(
         cause="two reconcilers are active on one state branch; no decision of a loser is acted on, but both slow down",

@@ -16,7 +16,7 @@ from reconciler.model.anomaly import MEANINGS, AnomalyCode, Disk, Hop, Lifetime,
 from reconciler.model.lifecycle import JobState, Phase
 from reconciler.model.observed import AttemptState, NodeCondition
 from reconciler.model.reasons import ReasonCode, reason
-from reconciler.model.units import DAY, HOUR, MINUTE, SECOND, Bytes, Instant, JobKey, Nanoseconds, NodeName
+from reconciler.model.units import DAY, HOUR, MINUTE, SECOND, Bytes, CommitId, Instant, JobKey, Nanoseconds, NodeName
 from reconciler.render.anomalies import anomalies_page, anomalies_tree
 from reconciler.runtime.anomalies import anomalies_of
 from reconciler.runtime.anomalies.gather import Captured, ask, hops_of, read_captured, signers_of
@@ -118,6 +118,10 @@ ROWS: dict[str, tuple[Change, AnomalyCode, str, str, bool]] = {
     "a reconciler that cannot publish": (
         lambda at: replace(at, health=Health(asked=True, ready=False, reason="PushRejected", message="a rule", remedy="Allow it.")),
         CODE.RECONCILER_STALLED, "reconciler", "PushRejected: a rule Allow it.", True),
+    "a file that defines the cluster is broken": (
+        lambda at: replace(at, desired=replace(at.desired, commit=CommitId("c0ffee" * 6), blocked="cluster-state/cluster.yaml")),
+        CODE.STARTS_BLOCKED, "cluster-state/cluster.yaml",
+        "as it is in c0ffeec0ffee, cluster-state/cluster.yaml does not count, and no job starts", True),
     "two writers by turns": (
         wrote("a", "b", "a", "b"), CODE.WRITERS_FIGHT, "reconciler",
         "the writer changed 3 times in 4 generations of the last hour: a and b", True),
@@ -226,6 +230,7 @@ def test_every_code_has_a_row() -> None:
         hop(NODE, NODE, "NV18"),
         lambda at: replace(at, desired=world(of=shape(nvlink=[1 << n for n in range(8)])), hops=(Hop(node=NODE, gpu="0", peer_node=NODE, peer="1", via="SHM/direct"),)),
         with_metrics(10, 2),  # at the threshold
+        lambda at: replace(at, desired=replace(at.desired, blocked="request freeze-1")),  # somebody means it
     ],
 )  # fmt: skip
 def test_what_is_usual_is_not_told(quiet: Change) -> None:

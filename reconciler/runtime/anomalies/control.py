@@ -1,4 +1,5 @@
-"""What is wrong with the reconciler itself: it is silent or stalled, another one fights it, its keys are about to end."""
+"""What is wrong with the reconciler itself: it is silent or stalled, a broken file stops all starts, another one fights
+it, its keys are about to end."""
 
 from __future__ import annotations
 
@@ -24,8 +25,9 @@ DISK_GRAVE_PERCENT: Final = 3
 
 
 def control_anomalies(at: Situation) -> Iterator[Anomaly]:
-    """Silence, stalling, two writers, and what is about to end or full."""
+    """Silence, stalling, a file that stops all starts, two writers, and what is about to end or full."""
     yield from _health(at.health)
+    yield from _blocked(at)
     yield from _fight(at.writings, at.health, at.now)
     yield from _endings(AnomalyCode.AUTHORITY_EXPIRES, at.lifetimes, at.now)
     yield from _endings(AnomalyCode.SIGNER_EXPIRES, at.signers, at.now)
@@ -40,6 +42,14 @@ def _health(health: Health) -> Iterator[Anomaly]:
     elif not health.ready:
         told = " ".join(filter(None, (f"{health.reason}: {health.message}".rstrip(": "), health.remedy)))
         yield Anomaly(code=AnomalyCode.RECONCILER_STALLED, on=RECONCILER, evidence=told)
+
+
+def _blocked(at: Situation) -> Iterator[Anomaly]:
+    """A freeze that somebody asked for is meant; a file is not."""
+    file, commit = at.desired.blocked, at.desired.commit[:12]
+    if file.startswith("cluster-state/"):
+        told = f"as it is in {commit}, {file} does not count, and no job starts"
+        yield Anomaly(code=AnomalyCode.STARTS_BLOCKED, on=file, evidence=told)
 
 
 def _fight(writings: Sequence[Writing], health: Health, now: Instant) -> Iterator[Anomaly]:
