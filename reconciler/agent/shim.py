@@ -263,10 +263,8 @@ class Shim:
         work = work_behind(wrappers, self.shells) if wrappers else 0
         try:
             pid = _fork()
-        except (
-            OSError
-        ):  # no process is left on the node: the job goes on, and who asked hears of a command that could not run
-            _leave_status(path, 126)
+        except OSError:  # no process is left on the node: the job goes on
+            _leave_status(path, 126)  # as of a command that could not run
             return
         if pid == 0:
             be_shell(self.spec, self.launched, asked, work)
