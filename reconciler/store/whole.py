@@ -16,12 +16,8 @@ def write_whole(file: Path, content: bytes) -> None:
     fresh.write_bytes(content)
     fresh.replace(file)
     for left in file.parent.glob(f"{file.stem}.*"):
-        if (
-            left != file
-            and left.suffix[1:].isascii()
-            and left.suffix[1:].isdecimal()
-            and not _lives(int(left.suffix[1:]))
-        ):
+        process = left.suffix[1:]
+        if left != file and process.isascii() and process.isdecimal() and not _lives(int(process)):
             with contextlib.suppress(OSError):
                 left.unlink()
 
