@@ -16,7 +16,7 @@ from reconciler.cli.show import cache_file, opened, print_json, width
 from reconciler.cli.simulate_screen import Screen, until_interrupted
 from reconciler.cli.times import Span
 from reconciler.errors import ExitStatus, NotFound, UsageError
-from reconciler.model.units import Nanoseconds
+from reconciler.model.units import SECOND, Nanoseconds
 
 if TYPE_CHECKING:
     from reconciler.render.simulation import Simulated
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
     _Asked = Sequence[tuple[Setting, tuple[Submission, ...]]]
 
-_NANO = 10**9
-_LEAST = Nanoseconds(_NANO)  # a time limit of nothing would be none that a document can have
+_MOST = 10**9
+"""Numbers of options are below it."""
+_LEAST = SECOND  # a time limit of nothing would be none that a document can have
 
 
 @click.command()
@@ -86,7 +87,7 @@ def simulate(
 
     limits, told = _limits(time_limits)
     rho = _load(load)
-    every = Nanoseconds(int(checkpoint_every * _NANO)) if checkpoint_every is not None else None
+    every = Nanoseconds(int(checkpoint_every * SECOND)) if checkpoint_every is not None else None
     if every is not None and every <= 0:
         raise UsageError(
             "--checkpoint-every has to be longer than nothing",
@@ -98,7 +99,7 @@ def simulate(
     settings = _settings(repo, tuple(dict.fromkeys(places)) or ("",), fetch=fetch)
     _check_paces(settings, start_seconds, stop_seconds)
     found = found.stretched(rho, _gpus(settings[0], found, rho)) if rho is not None else found
-    pace = Pace(start=Nanoseconds(start_seconds * _NANO), stop=Nanoseconds(stop_seconds * _NANO), checkpoint=every)
+    pace = Pace(start=Nanoseconds(start_seconds * SECOND), stop=Nanoseconds(stop_seconds * SECOND), checkpoint=every)
     stands = Stands(queue=queue, gpu_type=gpu_type)
     asked = [(setting, submissions(found, setting, stands, limits)) for setting in settings]
     runs = tuple(_runs(asked, pace))
@@ -160,7 +161,7 @@ def _number(said: str) -> Fraction | None:
         found = Fraction(said)
     except (ValueError, ZeroDivisionError):
         return None
-    return found if abs(found) < _NANO else None
+    return found if abs(found) < _MOST else None
 
 
 def _gpus(setting: Setting, trace: Trace, rho: Fraction) -> int:
@@ -205,8 +206,8 @@ def _check_paces(settings: Sequence[Setting], start: int, stop: int) -> None:
     for setting in settings:
         rules = setting.desired.scheduling
         for option, seconds, most, name in (
-            ("--start-seconds", start, rules.gang_start_timeout // _NANO - 1, "gangStartTimeout"),
-            ("--stop-seconds", stop, rules.kill_after // _NANO, "killAfter"),
+            ("--start-seconds", start, rules.gang_start_timeout // SECOND - 1, "gangStartTimeout"),
+            ("--stop-seconds", stop, rules.kill_after // SECOND, "killAfter"),
         ):
             if seconds > most:
                 raise UsageError(
@@ -224,7 +225,7 @@ def _assumed(asked: _Asked, pace: Pace, every: float | None, load: str) -> Itera
         if every is not None
         else "checkpoints: none; who is stopped for others begins anew"
     )
-    yield f"nodes: never fail; a start takes {pace.start // _NANO} s, a stop {pace.stop // _NANO} s"
+    yield f"nodes: never fail; a start takes {pace.start // SECOND} s, a stop {pace.stop // SECOND} s"
     if load:
         yield f"arrivals: stretched to load {load}"
     yield "left out: the repository's own jobs, requests, policies, maintenance and reservations"

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import click
 
 from reconciler.model.counting import counted
+from reconciler.model.units import DAY
 
 if TYPE_CHECKING:
     from reconciler.render.simulation import Simulated
     from reconciler.runtime.simulation.run import Reached
 
-_NANO = 10**9
 _ALOUD_SECONDS = 30
 """How often progress is told where no terminal is."""
 
@@ -62,7 +62,7 @@ class Screen:
         """Show how far it is; False once somebody wants it to end."""
         if (now := time.monotonic()) - self._last >= self._pause:
             self._last, self._shown = now, True
-            line = f"{self._name}: {reached.over:,} of {reached.total:,} jobs over, day {reached.now // (86400 * _NANO)}, {reached.decisions:,} decisions"
+            line = f"{self._name}: {reached.over:,} of {reached.total:,} jobs over, day {reached.now // DAY}, {reached.decisions:,} decisions"
             click.echo(f"\r\x1b[K{line[:79]}" if self._is_terminal else line, nl=not self._is_terminal, err=True)
         return not self._interrupt.asked
 

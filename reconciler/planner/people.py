@@ -58,6 +58,14 @@ class _Limit:
     most: int
 
 
+def limits_people(desired: Desired) -> bool:
+    """Whether some queue or class limits what one person has: who brought a job is asked for then alone."""
+    queues, classes = desired.quotas.queues.values(), desired.classes.values()
+    return any(q.per_user_gpus is not None or q.per_user_jobs is not None for q in queues) or any(
+        c.per_user_gpus is not None for c in classes
+    )
+
+
 class Shares:
     """What each person holds and is promised, as far as some limit counts it. Costs nothing where there is none."""
 
@@ -65,10 +73,7 @@ class Shares:
 
     def __init__(self, desired: Desired, observed: Observed, records: Mapping[JobKey, JobRecord]) -> None:
         self._desired, self._observed = desired, observed
-        queues, classes = desired.quotas.queues.values(), desired.classes.values()
-        self.exist = any(q.per_user_gpus is not None or q.per_user_jobs is not None for q in queues) or any(
-            c.per_user_gpus is not None for c in classes
-        )
+        self.exist = limits_people(desired)
         self._limits: dict[tuple[str, str], tuple[_Limit, ...]] = {}
         self._use: dict[tuple[str, _Limit], int] = {}
         for record in records.values() if self.exist else ():

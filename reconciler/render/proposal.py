@@ -9,6 +9,7 @@ from typing import Final, get_type_hints
 
 from reconciler.documents.values import camel
 from reconciler.render.plan import Plan, plan_json
+from reconciler.render.plan.machine import schema_head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +55,7 @@ def proposal_schema() -> bytes:
     """`schemas/proposal.schema.json`."""
     hints = get_type_hints(Told)
     properties: dict[str, object] = {
-        "formatVersion": {
-            "type": "string",
-            "pattern": r"^1\.[0-9]+$",
-            "description": "Ignore unknown keys within 1.x.",
-        },
-        "kind": {"const": "Proposal"},
+        **schema_head("Proposal"),
         **{camel(field.name): _TYPES[hints[field.name]] for field in fields(Told)},
     }
     schema = {

@@ -11,7 +11,7 @@ from reconciler.documents.values import tree_of
 from reconciler.model.counting import counted
 from reconciler.model.units import SECOND
 from reconciler.render.names import one_line, share, span
-from reconciler.render.plan.machine import schema_of
+from reconciler.render.plan.machine import schema_head, schema_of
 from reconciler.render.table import below, table
 
 _NEVER_TOLD: Final = 10
@@ -127,8 +127,7 @@ def simulation_schema() -> bytes:
     """`schemas/simulation.schema.json`: what `gangops simulate -o json` prints."""
     said = "What `gangops simulate -o json` prints: times in seconds, work in GPU-seconds, shares in millionths."
     schema = json.loads(schema_of(Simulation, "Simulation", f"{said} A field with its default is left out."))
-    version = {"type": "string", "pattern": r"^1\.[0-9]+$", "description": "Ignore unknown keys within 1.x."}
-    head = {"formatVersion": version, "kind": {"const": "Simulation"}}
+    head = schema_head("Simulation")
     schema["properties"] = {**head, **schema["properties"]}
     schema["required"] = [*head, *schema["required"]]
     return (json.dumps(schema, indent=2, ensure_ascii=False) + "\n").encode()

@@ -58,17 +58,18 @@ def _unwrapped(tree: object) -> dict[str, typing.Any]:
 # --- schema ---
 
 
+def schema_head(kind: str) -> dict[str, object]:
+    """The properties with which every object for machines begins: its version, and what it is."""
+    version = {"type": "string", "pattern": r"^1\.[0-9]+$", "description": "Ignore unknown keys within 1.x."}
+    return {"formatVersion": version, "kind": {"const": kind}}
+
+
 def plan_schema() -> bytes:
     """`schemas/plan.schema.json`: what `gangops plan -o json` prints."""
     definitions: dict[str, object] = {}
     whole = _object(Plan, definitions)
     properties = {
-        "formatVersion": {
-            "type": "string",
-            "pattern": r"^1\.[0-9]+$",
-            "description": "Ignore unknown keys within 1.x.",
-        },
-        "kind": {"const": "Plan"},
+        **schema_head("Plan"),
         **typing.cast("dict[str, object]", whole["properties"]),
     }
     required = ["formatVersion", "kind", *typing.cast("list[str]", whole["required"])]

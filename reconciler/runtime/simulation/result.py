@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from reconciler.model.reasons import sentence
 from reconciler.model.units import SECOND
@@ -16,6 +15,7 @@ from reconciler.runtime.simulation.tally import (
     held_time,
     lost_work,
     mean_phi,
+    ppm,
     stops,
     turnaround,
     useful_work,
@@ -23,8 +23,6 @@ from reconciler.runtime.simulation.tally import (
     waits,
     while_queued,
 )
-
-_MILLION: Final = 1_000_000
 
 
 def simulate(setting: Setting, jobs: Sequence[Submission], pace: Pace, watch: Watch = lambda _: True) -> Simulated:
@@ -76,4 +74,4 @@ def _idler(one: Submission, why: str) -> Idler:
 
 def _load(run: Run, span: int) -> int | None:
     capacity = span * run.setting.gpus
-    return sum(one.row.gpus * one.row.duration for one in run.jobs) * _MILLION // capacity if capacity else None
+    return ppm(sum(one.row.gpus * one.row.duration for one in run.jobs), capacity) if capacity else None

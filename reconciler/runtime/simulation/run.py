@@ -23,6 +23,7 @@ from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.observed import Observed, Person, Proof, Provenance
 from reconciler.model.reasons import ReasonCode, sentence
 from reconciler.model.units import HOUR, MINUTE, SECOND, CommitId, Instant, JobKey
+from reconciler.planner.people import limits_people
 from reconciler.planner.still import Decider
 from reconciler.planner.verify import violations
 from reconciler.runtime.generation import assumed
@@ -69,7 +70,7 @@ class Run:
         self._decider = Decider()
         self.never: dict[JobKey, str] = {one.key: one.refused for one in jobs if one.refused}
         self._in_vain = 0
-        self._limits_people = _limits_people(setting.desired)
+        self._limits_people = limits_people(setting.desired)
         self._metrics = self._stood = self._allocation.metrics
         self._stood_waiting = 0
         self.now = BEGIN
@@ -241,10 +242,3 @@ class Run:
     def _reached(self) -> Reached:
         over = len(self.tally.ends) + len(self.never)
         return Reached(over=over, total=len(self.jobs), now=self.now - BEGIN, decisions=self.tally.decisions)
-
-
-def _limits_people(desired: Desired) -> bool:
-    queues, classes = desired.quotas.queues.values(), desired.classes.values()
-    return any(q.per_user_gpus is not None or q.per_user_jobs is not None for q in queues) or any(
-        one.per_user_gpus is not None for one in classes
-    )

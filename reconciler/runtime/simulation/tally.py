@@ -94,7 +94,7 @@ def crossings(tally: Tally) -> tuple[Crossing, ...]:
     wide = [(one.placement.level, one.gpus * (one.released - one.placed)) for one in tally.spells if _is_wide(one)]
     whole = sum(work for _, work in wide)
     return (
-        tuple(Crossing(level=level, share_ppm=_ppm(_beyond(level, wide, order), whole)) for level in between)
+        tuple(Crossing(level=level, share_ppm=ppm(_beyond(level, wide, order), whole)) for level in between)
         if wide
         else ()
     )
@@ -135,18 +135,19 @@ def useful_work(spell: Spell) -> int:
     return spell.gpus * spell.kept
 
 
-def _ppm(part: int, whole: int) -> int:
+def ppm(part: int, whole: int) -> int:
+    """A share in millionths; 0 of nothing."""
     return part * _MILLION // whole if whole else 0
 
 
 def utilisation(tally: Tally) -> int:
     """Share of capacity that was allocated, in millionths."""
-    return _ppm(tally.held, tally.capacity)
+    return ppm(tally.held, tally.capacity)
 
 
 def while_queued(tally: Tally) -> int:
     """The same, counting only the time in which somebody waited."""
-    return _ppm(tally.held_queued, tally.capacity_queued)
+    return ppm(tally.held_queued, tally.capacity_queued)
 
 
 def mean_phi(tally: Tally) -> int:
