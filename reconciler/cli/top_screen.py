@@ -14,6 +14,7 @@ from textual.containers import VerticalScroll
 from textual.coordinate import Coordinate
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Static, TabbedContent, TabPane
+from textual.worker import Worker
 
 from reconciler.errors import GangOpsError
 from reconciler.render.names import shortened
@@ -68,6 +69,7 @@ class Top(App[None]):
     def __init__(self, look: Look, every: float) -> None:
         super().__init__()
         self._look, self._every = look, every
+        self._again = False
 
     def compose(self) -> ComposeResult:
         yield Static("looking ...", markup=False, id="headline")
@@ -79,14 +81,25 @@ class Top(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        self.set_interval(self._every, self.action_look)
+        self.set_interval(self._every, self._look_unless_looking)
         self.action_look()
         self.query_one("#jobs").focus()
 
     def action_look(self) -> None:
-        """Look now, unless a look is on its way."""
-        if not any(worker.is_running for worker in self.workers):
-            self.run_worker(self._looked, thread=True, exit_on_error=True)
+        """Look now, or once more after the look that is on its way: it may have seen what was before."""
+        self._again = not self._look_unless_looking()
+
+    def _look_unless_looking(self) -> bool:
+        """Whether a look begins."""
+        if any(worker.is_running for worker in self.workers):
+            return False
+        self.run_worker(self._looked, thread=True, exit_on_error=True)
+        return True
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """A look is over: the one that was asked for meanwhile begins."""
+        if event.worker.is_finished and self._again:
+            self.action_look()
 
     def action_table(self, name: str) -> None:
         """Show a table and put the cursor into it."""

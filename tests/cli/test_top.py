@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,9 +39,12 @@ class Scripted:
     def __init__(self) -> None:
         self.seen, self.looks = SEEN, 0
         self.fails = False
+        self.goes_on = threading.Event()
+        self.goes_on.set()
 
     def look(self) -> Seen:
         self.looks += 1
+        assert self.goes_on.wait(60)
         if self.fails:
             raise StoreError("the clone is busy", code="CloneBusy")
         return self.seen
@@ -112,6 +116,20 @@ async def test_another_look_keeps_the_cursor_on_its_job() -> None:
         cluster.seen = replace(SEEN, jobs=(SEEN.jobs[0], []))
         await pilot.press("r")
         await until(pilot, lambda: cells(app, "jobs") == [])
+
+
+async def test_a_key_pressed_during_a_look_asks_for_one_more() -> None:
+    cluster = Scripted()
+    cluster.goes_on.clear()
+    app = Top(cluster, 3600)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: cluster.looks == 1)
+        for _ in range(3):
+            await pilot.press("r")
+        cluster.goes_on.set()
+        await until(pilot, lambda: cluster.looks == 2 and not any(worker.is_running for worker in app.workers))
+        await pilot.press("r")
+        await until(pilot, lambda: cluster.looks == 3)  # three keys were one look more
 
 
 async def test_a_long_name_leaves_room_for_what_it_is_about() -> None:
