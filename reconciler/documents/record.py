@@ -6,6 +6,7 @@ changes. Reading gives back values equal to those written; replay and audit stan
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -77,6 +78,25 @@ def job_path(job: JobKey) -> str:
     return f"{JOBS}{document_of(job)}.yaml"
 
 
+def tombstone_path(job: JobKey) -> str:
+    """Where lies how a job ended, with all of its tasks.
+
+    Two hex digits of the name's sha256 spread a queue's jobs of years over 256 folders, so that burying one more writes
+    two small trees and never one with a line for each.
+    """
+    queue, _, name = document_of(job).rpartition("/")
+    return f"{TOMBSTONES}{queue}/{hashlib.sha256(name.encode()).hexdigest()[:2]}/{name}.yaml"
+
+
+def document_at(path: str) -> JobKey:
+    """Of which job, or array, this file of records or of tombstones tells."""
+    folder, _, name = path.removesuffix(".yaml").rpartition("/")
+    queue = (
+        folder.rpartition("/")[0].removeprefix(TOMBSTONES) if path.startswith(TOMBSTONES) else folder.removeprefix(JOBS)
+    )
+    return JobKey(f"{queue}/{name}")
+
+
 def racks_of(inventory: Inventory) -> dict[NodeName, str]:
     """The folder of each declared node. One that left the inventory lies in `unknown`."""
     return {node.name: node.rack for node in inventory.nodes}
@@ -95,7 +115,7 @@ def changed_jobs(previous: Allocation, current: Allocation) -> Changes:
         changes[job_path(document)] = _job_bytes(document, records)
     stones, before = current.tombstones, previous.tombstones
     for document, buried in _by_document(stones, _changed(before, stones)).items():
-        changes[f"{TOMBSTONES}{document}.yaml"] = _tombstone_bytes(buried)
+        changes[tombstone_path(document)] = _tombstone_bytes(buried)
     return changes
 
 
@@ -239,7 +259,7 @@ def _task_tree(record: JobRecord) -> dict[str, Tree]:
 
 
 def _read_jobs(path: str, tree: Tree) -> Iterator[JobRecord]:
-    document = JobKey(path.removeprefix(JOBS).removesuffix(".yaml"))
+    document = document_at(path)
     if not isinstance(tree, dict) or "." in document:
         raise _not_ours(path)
     plain, table = dict(tree), tree.get("tasks")
@@ -297,8 +317,10 @@ def _stone_tree(stone: Tombstone) -> dict[str, Tree]:
 
 
 def _read_tombstones(path: str, tree: Tree) -> dict[JobKey, tuple[Tombstone, ...]]:
-    document = JobKey(path.removeprefix(TOMBSTONES).removesuffix(".yaml"))
+    document = document_at(path)
     if not isinstance(tree, dict) or not tree or tree.keys() - {"incarnations", "tasks"} or "." in document:
+        raise _not_ours(path)
+    if path != tombstone_path(document):
         raise _not_ours(path)
     found: dict[JobKey, list[Tombstone]] = {}
     plain = tree.get("incarnations", [])

@@ -224,8 +224,8 @@ def test_tombstones_of_tasks_share_a_file_in_their_order() -> None:
     }
     allocation = holding(tombstones=dict(sorted(stones.items())))
     files = files_of(allocation, SUMMARY_OF_ONE)
-    assert list(files) == ["allocation/summary.yaml", f"{TOMBSTONES}research/x.yaml"]
-    assert files[f"{TOMBSTONES}research/x.yaml"].count(b"- tasks:") == 3
+    assert list(files) == ["allocation/summary.yaml", f"{TOMBSTONES}research/2d/x.yaml"]
+    assert files[f"{TOMBSTONES}research/2d/x.yaml"].count(b"- tasks:") == 3
     assert read_allocation(files).tombstones == allocation.tombstones
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import fields, replace
 
@@ -26,9 +28,9 @@ from reconciler.documents.record import (
     summary_bytes,
 )
 from reconciler.errors import StoreError
-from reconciler.model.allocation import Allocation, JobRecord, Metrics, Placement, RankPlace
+from reconciler.model.allocation import Allocation, JobRecord, Metrics, Placement, RankPlace, Tombstone
 from reconciler.model.inventory import Inventory, Node, NodeShape
-from reconciler.model.lifecycle import JobState, Phase
+from reconciler.model.lifecycle import JobState, Outcome, Phase
 from reconciler.model.observed import GpuReport, NodeCondition, NodeObservation, Observed
 from reconciler.model.reasons import ReasonCode, reason
 from reconciler.model.units import (
@@ -282,6 +284,7 @@ def test_a_node_lies_under_its_rack() -> None:
 
 # --- content that is not ours ---
 
+NOTHING = at(SUMMARY_OF_ONE)
 _ONE = files_of(at(SUMMARY_OF_ONE, jobs={RUNNING.job: RUNNING}), SUMMARY_OF_ONE)
 _JOB = _ONE[job_path(RUNNING.job)]
 
@@ -317,6 +320,43 @@ def test_a_record_that_is_not_ours_is_a_bad_record(content: bytes) -> None:
         read_allocation({**_ONE, job_path(RUNNING.job): content})
     assert caught.value.code == "BadRecord"
     assert job_path(RUNNING.job) in caught.value.message
+
+
+# --- tombstones ---------------------------------------------------------------------------------------------------
+
+
+def _buried(names: Iterable[str]) -> Allocation:
+    keys = sorted(JobKey(f"nlp/{name}") for name in names)
+    stones = {
+        key: (
+            Tombstone(job=key, digest=Digest("a" * 64), outcome=Outcome.SUCCEEDED, at=Instant(5 * 10**9), attempts=1),
+        )
+        for key in keys
+    }
+    return replace(NOTHING, tombstones=stones)
+
+
+def test_a_tombstone_lies_beneath_two_hex_digits_of_its_name() -> None:
+    changes = changed_jobs(NOTHING, _buried(["sweep"]))
+    assert list(changes) == ["finished/nlp/df/sweep.yaml"]  # printf sweep | sha256sum
+
+
+def test_no_folder_grows_with_all_the_jobs_that_ever_ended() -> None:
+    """A tree is written anew for each job that ends in it: of 20,000 jobs of one queue none has more than 300 lines."""
+    paths = list(changed_jobs(NOTHING, _buried(f"job-{n:05}" for n in range(20_000))))
+    folders = Counter(path.rpartition("/")[0] for path in paths)
+    assert len(paths) == 20_000
+    assert len(folders) == 256
+    assert max(folders.values()) <= 300
+
+
+@pytest.mark.parametrize("path", ["finished/nlp/sweep.yaml", "finished/nlp/de/sweep.yaml", "finished/df/sweep.yaml"])
+def test_a_tombstone_in_another_place_is_a_bad_record(path: str) -> None:
+    (content,) = changed_jobs(NOTHING, _buried(["sweep"])).values()
+    assert content is not None
+    with pytest.raises(StoreError) as caught:
+        read_allocation({**_ONE, path: content})
+    assert (caught.value.code, path in caught.value.message) == ("BadRecord", True)
 
 
 @settings(max_examples=300, deadline=None)

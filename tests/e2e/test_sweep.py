@@ -80,7 +80,7 @@ def test_a_sweep_runs_four_at_once_with_its_parameters_and_one_failure_stops_no_
     held = [sum(r.state.holds_gpus or r.promise is not None for r in g.allocation.jobs.values()) for g in history]
     assert max(held) == 4
     tree = clone.git.run("ls-tree", "-r", "--name-only", clone.state_tip(), "allocation/jobs", "finished").stdout
-    assert tree.decode().split() == ["allocation/jobs/vision/sweep.yaml", "finished/vision/sweep.yaml"]
+    assert tree.decode().split() == ["allocation/jobs/vision/sweep.yaml", "finished/vision/df/sweep.yaml"]
     # 3. The auditor's side: who had what, by array and by task; it adds up.
     check_usage(clone)
     check_commands(stage.remote)

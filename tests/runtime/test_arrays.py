@@ -80,8 +80,8 @@ def test_every_decision_is_recomputed_to_the_same_bytes(told: Lab) -> None:
 
 def test_the_record_never_had_a_file_of_a_task(told: Lab) -> None:
     found = {path for meta in told.log() for path in _paths(told, meta.id)}
-    assert found == {"allocation/jobs/nlp/sweep.yaml", "allocation/jobs/nlp/plain.yaml", "finished/nlp/sweep.yaml"}
-    assert state_paths(told, "finished") == ["finished/nlp/sweep.yaml"]
+    assert found == {"allocation/jobs/nlp/sweep.yaml", "allocation/jobs/nlp/plain.yaml", "finished/nlp/df/sweep.yaml"}
+    assert state_paths(told, "finished") == ["finished/nlp/df/sweep.yaml"]
     assert state_paths(told, "allocation/jobs") == ["allocation/jobs/nlp/plain.yaml"]
 
 

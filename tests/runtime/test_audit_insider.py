@@ -232,7 +232,7 @@ MADE_ANEW = {
     "a third parent": (_third_parent, 3, "WrongParents"),
     "a record that begins in the middle": (_begun_later, 0, "NotTheBeginning"),
     "a beginning with something in it": (
-        lambda r: r.rewrite(0, Change(files=adding({"finished/nlp/old.yaml": b"x"}))), 0, "Unreadable",
+        lambda r: r.rewrite(0, Change(files=adding({"finished/nlp/cb/old.yaml": b"x"}))), 0, "Unreadable",
     ),
     "a beginning with frozen files": (
         lambda r: r.rewrite(0, Change(files=adding({"frozen/cluster-state/jobs/nlp/b.yaml": b"x"}))), 0, "NotTheBeginning",

@@ -23,6 +23,7 @@ from reconciler.documents.record import (
     SUMMARY,
     TOMBSTONES,
     Files,
+    document_at,
     read_allocation,
     read_observed,
     read_summary,
@@ -135,8 +136,8 @@ def _read(commit: str, files: Files, changed: Mapping[str, str], before: Generat
     gone = [path for path in changed if path not in files]
     summary = read_summary(part)
     fresh = read_allocation(part, summary)
-    jobs = {**_without(before.allocation.jobs, changed, JOBS), **fresh.jobs}
-    stones = {**_without(before.allocation.tombstones, changed, TOMBSTONES), **fresh.tombstones}
+    jobs = _carried(before.allocation.jobs, fresh.jobs, changed, JOBS)
+    stones = _carried(before.allocation.tombstones, fresh.tombstones, changed, TOMBSTONES)
     seen = read_observed(part)
     nodes, progress = {**before.observed.nodes, **seen.nodes}, {**before.observed.jobs, **seen.jobs}
     brought, asked = {**before.observed.provenance, **seen.provenance}, {**before.observed.requests, **seen.requests}
@@ -168,7 +169,7 @@ def _read(commit: str, files: Files, changed: Mapping[str, str], before: Generat
     return Generation(
         commit=CommitId(commit),
         summary=summary,
-        allocation=replace(fresh, jobs=dict(sorted(jobs.items())), tombstones=dict(sorted(stones.items()))),
+        allocation=replace(fresh, jobs=jobs, tombstones=stones),
         observed=Observed(
             nodes=dict(sorted(nodes.items())),
             jobs=dict(sorted(progress.items())),
@@ -182,10 +183,15 @@ def _read(commit: str, files: Files, changed: Mapping[str, str], before: Generat
     )
 
 
-def _without(known: Mapping[JobKey, _V], changed: Iterable[str], prefix: str) -> dict[JobKey, _V]:
-    """All but what lies in files of this folder that changed; all tasks of an array lie in one."""
-    files = {path[len(prefix) : -len(".yaml")] for path in changed if path.startswith(prefix)}
-    return {key: value for key, value in known.items() if document_of(key) not in files}
+def _carried(
+    known: Mapping[JobKey, _V], fresh: Mapping[JobKey, _V], changed: Iterable[str], prefix: str
+) -> Mapping[JobKey, _V]:
+    """By key what was known and what its changed files say now; all tasks of an array lie in one."""
+    files = {document_at(path) for path in changed if path.startswith(prefix)}
+    if not files:
+        return known
+    kept = {key: value for key, value in known.items() if document_of(key) not in files}
+    return dict(sorted({**kept, **fresh}.items()))
 
 
 def _forget(known: dict[NodeName, _T], node: NodeName, path: str, files: Files, prefix: str) -> None:
