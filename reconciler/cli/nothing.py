@@ -12,8 +12,8 @@ from reconciler.cli.show import desired_at
 from reconciler.errors import InvalidInput, NotFound
 from reconciler.model.units import Instant, JobKey, document_of
 from reconciler.render.names import when
+from reconciler.runtime.audit.answers import Question
 from reconciler.runtime.audit.glance import masks
-from reconciler.runtime.audit.history import Question
 from reconciler.runtime.audit.index import Index, indexed
 from reconciler.runtime.clone import Clone
 from reconciler.runtime.generation import read_generation

@@ -41,18 +41,9 @@ from reconciler.render.usage import (
     usage_table,
     usage_total_tree,
 )
+from reconciler.runtime.audit.answers import Holding, Question, answers, explained, holders_at
 from reconciler.runtime.audit.glance import masks
-from reconciler.runtime.audit.history import (
-    DROPPED,
-    Entry,
-    Holding,
-    Question,
-    answers,
-    asked_by,
-    by_path,
-    explained,
-    holders_at,
-)
+from reconciler.runtime.audit.history import DROPPED, Entry, asked_by, by_path
 from reconciler.runtime.audit.index import Index, indexed
 from reconciler.runtime.audit.scenes import labelled, scenes
 from reconciler.runtime.audit.usage import GROUPS, PERIODS, Hours, Used

@@ -31,7 +31,8 @@ from reconciler.render.moods import mood_of
 from reconciler.render.names import gpus_of, one_line
 from reconciler.render.node import GPU_HEADER, condition, gpu_rows, node_facts, troubles
 from reconciler.render.view import job_facts
-from reconciler.runtime.audit.history import Entry, Question, answers, explained
+from reconciler.runtime.audit.answers import Question, answers, explained
+from reconciler.runtime.audit.history import Entry
 from reconciler.runtime.audit.index import Index
 from reconciler.runtime.generation import Generation
 from reconciler.runtime.lives import life_of

@@ -22,7 +22,8 @@ from reconciler.model.allocation import Allocation, JobRecord, Metrics, Placemen
 from reconciler.model.lifecycle import Cause, JobState, Outcome, Phase
 from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.units import SECOND, CommitId, Digest, GpuSeconds, Instant, JobKey, LevelName, NodeName, QueueName
-from reconciler.runtime.audit.history import Question, answers, by_path, holders_at
+from reconciler.runtime.audit.answers import Question, answers, holders_at
+from reconciler.runtime.audit.history import by_path
 from reconciler.runtime.audit.index import index_file, indexed
 from reconciler.runtime.audit.scenes import scenes
 from reconciler.runtime.audit.usage import usage

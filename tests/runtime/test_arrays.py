@@ -10,7 +10,8 @@ from reconciler.model.allocation import Allocation
 from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.reasons import ReasonCode
 from reconciler.model.units import JobKey, task_key
-from reconciler.runtime.audit.history import Entry, Question, answers, asked_by, by_path, explained, holders_at
+from reconciler.runtime.audit.answers import Question, answers, explained, holders_at
+from reconciler.runtime.audit.history import Entry, asked_by, by_path
 from reconciler.runtime.audit.index import Index, index_file, indexed
 from reconciler.runtime.audit.reel import frames
 from reconciler.runtime.audit.scenes import labelled, scenes

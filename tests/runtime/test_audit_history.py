@@ -16,9 +16,10 @@ from reconciler.render.heat import heat_map
 from reconciler.render.page import html_page
 from reconciler.render.page_values import NodeShown, Page, QueueShown, Sample, Share
 from reconciler.render.palette import LOOKS, palette
+from reconciler.runtime.audit.answers import Question, answers, explained, holders_at
 from reconciler.runtime.audit.exceptions import exceptions
 from reconciler.runtime.audit.glance import job_glance, masks
-from reconciler.runtime.audit.history import Entry, Question, answers, asked_by, by_path, explained, holders_at
+from reconciler.runtime.audit.history import Entry, asked_by, by_path
 from reconciler.runtime.audit.index import Index, gpus_in, index_file, indexed
 from reconciler.runtime.audit.picture import picture
 from reconciler.runtime.audit.reel import frames

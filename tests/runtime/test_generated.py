@@ -13,8 +13,9 @@ import pytest
 
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import SECOND, Instant
+from reconciler.runtime.audit.answers import Question, answers, holders_at
 from reconciler.runtime.audit.findings import Bounds
-from reconciler.runtime.audit.history import Question, answers, by_path, holders_at
+from reconciler.runtime.audit.history import by_path
 from reconciler.runtime.audit.index import Index, index_file, indexed
 from reconciler.runtime.audit.scenes import scenes
 from reconciler.runtime.audit.usage import usage

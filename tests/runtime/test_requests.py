@@ -13,8 +13,9 @@ from reconciler.model.lifecycle import Cause, JobState, Outcome
 from reconciler.model.reasons import ReasonCode
 from reconciler.model.request import Refusal, Request, Standing
 from reconciler.model.units import HOUR, Instant, NodeName, QueueName
+from reconciler.runtime.audit.answers import Question, answers, explained
 from reconciler.runtime.audit.exceptions import exceptions
-from reconciler.runtime.audit.history import Question, answers, asked_by, by_path, explained
+from reconciler.runtime.audit.history import asked_by, by_path
 from reconciler.runtime.audit.index import indexed
 from reconciler.runtime.audit.verify import verify
 from reconciler.store.runner import Git

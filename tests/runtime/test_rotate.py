@@ -11,8 +11,9 @@ from click.testing import CliRunner
 from reconciler.cli.root import root
 from reconciler.errors import Fenced, StoreError, UsageError
 from reconciler.model.units import SECOND, JobKey
+from reconciler.runtime.audit.answers import Question, answers
 from reconciler.runtime.audit.findings import Verdict
-from reconciler.runtime.audit.history import Question, answers, by_path
+from reconciler.runtime.audit.history import by_path
 from reconciler.runtime.audit.index import indexed
 from reconciler.runtime.audit.scenes import scenes
 from reconciler.runtime.audit.usage import usage

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from reconciler.model.lifecycle import JobState
 from reconciler.model.units import DAY, SECOND, Instant
-from reconciler.runtime.audit.history import SPARE, Question, answers, holders_at
+from reconciler.runtime.audit.answers import SPARE, Question, answers, holders_at
 from reconciler.runtime.audit.index import HOLDING, Index, indexed
 from reconciler.runtime.audit.scenes import Scene, scenes
 from reconciler.runtime.audit.usage import Hours, usage
