@@ -113,7 +113,7 @@ def job_named(generation: Generation, name: str) -> str:
     it remembers; the name itself where there is none. Raises UsageError (AmbiguousJob) naming them all."""
     if "/" in name:
         return name
-    for have, known in (("have", [*generation.allocation.jobs]), ("had", [*generation.allocation.tombstones])):
+    for have, known in (("have", list(generation.allocation.jobs)), ("had", list(generation.allocation.tombstones))):
         keys = sorted(key for key in {*known, *map(document_of, known)} if key.partition("/")[2] == name)
         if len(keys) > 1:
             raise UsageError(

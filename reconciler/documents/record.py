@@ -6,7 +6,6 @@ changes. Reading gives back values equal to those written; replay and audit stan
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -19,12 +18,13 @@ from reconciler.documents.places import PLACEMENT_FORM
 from reconciler.documents.tasktable import Row, read_rows, rows_of
 from reconciler.documents.values import Codec, Form, tree_of, value_of
 from reconciler.errors import StoreError
-from reconciler.model.allocation import Allocation, JobRecord, Metrics, Placement, RunLengths, Tombstone, Usage
+from reconciler.model.allocation import Allocation, JobRecord, Metrics, Placement, RunLengths, Usage
 from reconciler.model.decision import Difference
 from reconciler.model.inventory import Inventory
 from reconciler.model.observed import JobObservation, NodeObservation, Observed, Person, Provenance
 from reconciler.model.reasons import Number, Reason, ReasonCode, sentence
 from reconciler.model.request import Request
+from reconciler.model.tombstones import Tombstone, buried, folder_of
 from reconciler.model.units import CommitId, Digest, Instant, JobKey, NodeName, document_of, index_of, task_key
 
 SUMMARY = "allocation/summary.yaml"
@@ -81,11 +81,11 @@ def job_path(job: JobKey) -> str:
 def tombstone_path(job: JobKey) -> str:
     """Where lies how a job ended, with all of its tasks.
 
-    Two hex digits of the name's sha256 spread a queue's jobs of years over 256 folders, so that burying one more writes
-    two small trees and never one with a line for each.
+    Folders spread a queue's jobs of years, so that burying one more writes two small trees and never one with a line for
+    each.
     """
     queue, _, name = document_of(job).rpartition("/")
-    return f"{TOMBSTONES}{queue}/{hashlib.sha256(name.encode()).hexdigest()[:2]}/{name}.yaml"
+    return f"{TOMBSTONES}{queue}/{folder_of(job)}/{name}.yaml"
 
 
 def document_at(path: str) -> JobKey:
@@ -113,14 +113,14 @@ def changed_jobs(previous: Allocation, current: Allocation) -> Changes:
     old, new = previous.jobs, current.jobs
     for document, records in _by_document(new, _changed(old, new)).items():
         changes[job_path(document)] = _job_bytes(document, records)
-    stones, before = current.tombstones, previous.tombstones
-    for document, buried in _by_document(stones, _changed(before, stones)).items():
-        changes[tombstone_path(document)] = _tombstone_bytes(buried)
+    before, stones = previous.tombstones.apart(current.tombstones)
+    for document, ended in _by_document(stones, _changed(before, stones)).items():
+        changes[tombstone_path(document)] = _tombstone_bytes(ended)
     return changes
 
 
 def _changed(before: Mapping[JobKey, _T], now: Mapping[JobKey, _T]) -> set[JobKey]:
-    """Keys whose values came, went or differ. Most are the same objects: tombstones of years are looked at in passing."""
+    """Keys whose values came, went or differ. Most are the same objects."""
     if before is now:
         return set()
     came = {key for key, value in now.items() if (old := before.get(key)) is not value and old != value}
@@ -197,7 +197,7 @@ def read_allocation(files: Files, summary: Summary | None = None) -> Allocation:
         desired_commit=summary.desired_commit,
         # By key: the order of paths is another one, `a/b-c.yaml` comes before `a/b.yaml`.
         jobs=dict(sorted(jobs.items())),
-        tombstones=dict(sorted(stones.items())),
+        tombstones=buried(stones),
         metrics=summary.metrics,
         usage=summary.usage,
         usage_as_of=summary.usage_as_of,
@@ -291,9 +291,9 @@ def _rows(path: str, table: Tree) -> list[Row]:
         raise _not_ours(path) from err
 
 
-def _tombstone_bytes(buried: Mapping[JobKey, tuple[Tombstone, ...]]) -> bytes | None:
+def _tombstone_bytes(ended: Mapping[JobKey, tuple[Tombstone, ...]]) -> bytes | None:
     """How all incarnations of a job ended, oldest first; of an array first those of each task that came first."""
-    plain, tasks = _split(buried)
+    plain, tasks = _split(ended)
     tree: dict[str, Tree] = {}
     if plain:
         tree["incarnations"] = [_RECORD.tree_of(stone) for stone in plain]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from reconciler.model.job import Fence
 from reconciler.model.lifecycle import Cause, JobState, Outcome, Phase
-from reconciler.model.observed import Person, Proof
 from reconciler.model.reasons import Reason
+from reconciler.model.tombstones import Tombstones
 from reconciler.model.units import (
     CommitId,
     Digest,
@@ -165,22 +165,6 @@ class JobRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tombstone:
-    """A finished incarnation: keeps a reverted clean-up from running anything again.
-
-    `submitter` brought it, where that is vouched for: who reverts its removal does not become the one it runs as.
-    """
-
-    job: JobKey
-    digest: Digest
-    outcome: Outcome
-    at: Instant
-    attempts: int
-    submitter: Person | None = None
-    vouched: Proof = Proof.NONE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
     """The cluster's numbers after a decision. Phi = 1 - phi_whole / idle over NVLink domains (1 - x/0 is 0).
 
@@ -239,7 +223,7 @@ class Allocation:
     decided_at: Instant
     desired_commit: CommitId
     jobs: Mapping[JobKey, JobRecord] = field(default_factory=dict)
-    tombstones: Mapping[JobKey, tuple[Tombstone, ...]] = field(default_factory=dict)
+    tombstones: Tombstones = field(default_factory=Tombstones)
     metrics: Metrics = field(default_factory=Metrics)
     usage: tuple[Usage, ...] = ()
     usage_as_of: Instant = Instant(0)

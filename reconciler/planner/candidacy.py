@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from reconciler.model.allocation import JobRecord, Tombstone
+from reconciler.model.allocation import JobRecord
 from reconciler.model.desired import Desired
 from reconciler.model.job import Dependency, Job
 from reconciler.model.lifecycle import Cause, JobState, Outcome
 from reconciler.model.observed import Observed
 from reconciler.model.reasons import Reason, ReasonCode, reason
 from reconciler.model.request import Ask
+from reconciler.model.tombstones import Stones, Tombstone
 from reconciler.model.units import Instant, JobKey, NodeName, document_of, task_key
 from reconciler.planner.people import no_account
 from reconciler.planner.requested import why_asked
@@ -26,8 +27,6 @@ FINAL: Final = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT})
 """How an incarnation ends for good. A cancelled or replaced one goes on when its file comes back."""
 
 _FAILURES: Final = frozenset({Outcome.FAILED, Outcome.TIMED_OUT})
-
-Tombstones = Mapping[JobKey, tuple[Tombstone, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +76,7 @@ class World:
     desired: Desired
     observed: Observed
     records: Mapping[JobKey, JobRecord]
-    tombstones: Tombstones
+    tombstones: Stones
     nodes: frozenset[NodeName]
     now: Instant
     failed: Mapping[JobKey, JobKey] = field(default_factory=dict)  # by array that stops then, a task that failed
@@ -114,7 +113,7 @@ class World:
         return max((stone.attempts for stone in self.tombstones.get(key, ())), default=0)
 
 
-def failed_tasks(desired: Desired, records: Mapping[JobKey, JobRecord], tombstones: Tombstones) -> dict[JobKey, JobKey]:
+def failed_tasks(desired: Desired, records: Mapping[JobKey, JobRecord], tombstones: Stones) -> dict[JobKey, JobKey]:
     """The first task that failed for good, by array, of those arrays that start no other task then."""
     found: dict[JobKey, JobKey] = {}
     for key, document in desired.arrays.items():

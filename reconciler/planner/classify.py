@@ -11,21 +11,24 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, cast
 
-from reconciler.model.allocation import Allocation, JobRecord, Tombstone
+from reconciler.model.allocation import Allocation, JobRecord
 from reconciler.model.desired import Desired
 from reconciler.model.job import SUBMITTER, Job
 from reconciler.model.lifecycle import Cause, JobState, Outcome, Phase, check_move
 from reconciler.model.observed import Observed, Proof
 from reconciler.model.reasons import Reason, ReasonCode, reason
 from reconciler.model.request import Ask
+from reconciler.model.tombstones import Tombstone, Tombstones
 from reconciler.model.units import Digest, GpuSeconds, Instant, JobKey, QueueName, document_of, seconds
 from reconciler.planner import steps
-from reconciler.planner.candidacy import FINAL, Case, Tombstones, World, failed_tasks, not_a_candidate
+from reconciler.planner.candidacy import FINAL, Case, World, failed_tasks, not_a_candidate
 from reconciler.planner.memo import masks_of
 from reconciler.planner.requested import why_asked
 from reconciler.planner.windows import open_window
+
+_Graves = MutableMapping[JobKey, tuple[Tombstone, ...]]
 
 
 class Bucket(StrEnum):
@@ -62,7 +65,7 @@ def judge_all(
         for key, record in previous.jobs.items()
     }
     buried: dict[JobKey, tuple[Tombstone, ...]] = {}  # by this decision; the others are many, and stay as they are
-    tombstones = ChainMap(buried, dict(previous.tombstones))
+    tombstones = ChainMap(buried, cast("_Graves", previous.tombstones))  # the first alone is ever written to
     for key, record in advanced.items():
         if record.state is JobState.FINISHED and previous.jobs[key].state is not JobState.FINISHED:
             _bury(tombstones, record, observed, now)
@@ -82,15 +85,7 @@ def judge_all(
             waits = judged.hold is None or judged.state is JobState.PENDING
             records[key] = judged if waits else replace(judged, hold=None)
         _bury_unheld(tombstones, case, judged)
-    return records, _with(previous.tombstones, buried)
-
-
-def _with(known: Tombstones, buried: Tombstones) -> Tombstones:
-    """All of them in code point order, as `known` is."""
-    if not buried:
-        return known
-    found = {**known, **buried}
-    return found if len(found) == len(known) else {key: found[key] for key in sorted(found)}
+    return records, previous.tombstones.updated(buried)
 
 
 def _just_waits(record: JobRecord, job: Job, world: World) -> bool:
@@ -117,9 +112,7 @@ def bucket_of(case: Case) -> Bucket:
     return BY_STATE[case.state]
 
 
-def _bury(
-    tombstones: MutableMapping[JobKey, tuple[Tombstone, ...]], record: JobRecord, observed: Observed, now: Instant
-) -> None:  # fmt: skip
+def _bury(tombstones: _Graves, record: JobRecord, observed: Observed, now: Instant) -> None:
     """Remember how an incarnation ended. One that never started leaves nothing to remember."""
     if record.outcome is None or not record.attempt:
         return
@@ -131,9 +124,7 @@ def _bury(
     tombstones[record.job] = (*kept, stone)
 
 
-def _bury_unheld(
-    tombstones: MutableMapping[JobKey, tuple[Tombstone, ...]], case: Case, judged: JobRecord | None
-) -> None:
+def _bury_unheld(tombstones: _Graves, case: Case, judged: JobRecord | None) -> None:
     """An incarnation that ended without holding anything: cancelled or replaced while it waited."""
     record = case.record
     if record is None or record.state is JobState.FINISHED:

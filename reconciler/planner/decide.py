@@ -14,10 +14,10 @@ from reconciler.model.allocation import Allocation
 from reconciler.model.decision import Decision, Judge
 from reconciler.model.desired import Desired
 from reconciler.model.observed import Observed
+from reconciler.model.tombstones import Tombstones
 from reconciler.model.units import Instant
 from reconciler.planner import explain
 from reconciler.planner.admit import Sweep
-from reconciler.planner.candidacy import Tombstones
 from reconciler.planner.changes import changes_between, settled
 from reconciler.planner.classify import judge_all
 from reconciler.planner.defragment import defragment

@@ -124,10 +124,8 @@ def _unwatched(decision: Decision, previous: Allocation) -> Decision:
     jobs: Mapping[JobKey, JobRecord] = {
         key: record if before.get(key) is record else _plain(record) for key, record in allocation.jobs.items()
     }
-    stones = {
-        key: known if previous.tombstones.get(key) is known else _plain(known)
-        for key, known in allocation.tombstones.items()
-    }
+    now, then = allocation.tombstones.apart(previous.tombstones)
+    stones = allocation.tombstones.updated({k: _plain(known) for k, known in now.items() if then.get(k) is not known})
     found = replace(
         allocation, jobs=jobs, tombstones=stones, decided_at=Instant(int(allocation.decided_at)),
         usage_as_of=Instant(int(allocation.usage_as_of)), moved=_plain(allocation.moved),

@@ -19,7 +19,6 @@ from reconciler.model.allocation import (
     RankPlace,
     RunLengths,
     Spare,
-    Tombstone,
     Usage,
 )
 from reconciler.model.decision import Difference
@@ -41,6 +40,7 @@ from reconciler.model.observed import (
 )
 from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.request import Ask, Refusal, Request, Standing
+from reconciler.model.tombstones import Tombstone, buried
 from reconciler.model.units import (
     CommitId,
     Digest,
@@ -245,7 +245,7 @@ def allocations(draw: st.DrawFn, summary: Summary | None = None) -> Allocation:
         decided_at=said.decided_at,
         desired_commit=said.desired_commit,
         jobs={key: draw(records(st.just(key))) for key in keys},
-        tombstones={key: draw(tombstones(key)) for key in gone},
+        tombstones=buried({key: draw(tombstones(key)) for key in gone}),
         metrics=said.metrics,
         usage=said.usage,
         usage_as_of=said.usage_as_of,

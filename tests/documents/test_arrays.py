@@ -10,10 +10,11 @@ from reconciler.documents.desired import load_desired, source_file
 from reconciler.documents.record import JOBS, TOMBSTONES, changed_jobs, read_allocation
 from reconciler.documents.tasklist import parse_tasks, print_tasks
 from reconciler.errors import StoreError
-from reconciler.model.allocation import Allocation, JobRecord, Tombstone
+from reconciler.model.allocation import Allocation, JobRecord
 from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.reasons import ReasonCode, reason
+from reconciler.model.tombstones import Tombstone, buried
 from reconciler.model.units import CommitId, Digest, Instant, JobKey, QueueName, document_of, index_of, task_key
 from tests.documents.test_convert import desired
 from tests.documents.test_record import SUMMARY_OF_ONE, at, files_of
@@ -222,7 +223,7 @@ def test_tombstones_of_tasks_share_a_file_in_their_order() -> None:
         task_key(SWEEP, 2): (stone(2, "0" * 64, 8 * 10**9),),
         SWEEP: (replace(stone(0, "e" * 64, 10**9), job=SWEEP),),
     }
-    allocation = holding(tombstones=dict(sorted(stones.items())))
+    allocation = holding(tombstones=buried(stones))
     files = files_of(allocation, SUMMARY_OF_ONE)
     assert list(files) == ["allocation/summary.yaml", f"{TOMBSTONES}research/2d/x.yaml"]
     assert files[f"{TOMBSTONES}research/2d/x.yaml"].count(b"- tasks:") == 3

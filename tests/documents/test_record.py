@@ -28,11 +28,12 @@ from reconciler.documents.record import (
     summary_bytes,
 )
 from reconciler.errors import StoreError
-from reconciler.model.allocation import Allocation, JobRecord, Metrics, Placement, RankPlace, Tombstone
+from reconciler.model.allocation import Allocation, JobRecord, Metrics, Placement, RankPlace
 from reconciler.model.inventory import Inventory, Node, NodeShape
 from reconciler.model.lifecycle import JobState, Outcome, Phase
 from reconciler.model.observed import GpuReport, NodeCondition, NodeObservation, Observed
 from reconciler.model.reasons import ReasonCode, reason
+from reconciler.model.tombstones import Tombstone, buried
 from reconciler.model.units import (
     CommitId,
     Digest,
@@ -333,7 +334,7 @@ def _buried(names: Iterable[str]) -> Allocation:
         )
         for key in keys
     }
-    return replace(NOTHING, tombstones=stones)
+    return replace(NOTHING, tombstones=buried(stones))
 
 
 def test_a_tombstone_lies_beneath_two_hex_digits_of_its_name() -> None:

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconciler.model.allocation import Tombstone
 from reconciler.model.desired import Desired
 from reconciler.model.job import Array, Dependency, Job, Task
 from reconciler.model.lifecycle import Cause, JobState, Outcome
 from reconciler.model.queue import Scheduling
 from reconciler.model.reasons import ReasonCode, sentence
+from reconciler.model.tombstones import Tombstone, buried
 from reconciler.model.units import MINUTE, SECOND, Digest, Instant, JobKey, Nanoseconds, task_key
 from reconciler.planner.arrays import Arrays
 from reconciler.planner.decide import decide
@@ -345,7 +345,7 @@ def test_the_judge_refuses_a_task_that_is_cancelled_or_whose_array_stopped() -> 
     failed = replace(pending(desired, "nlp/sweep.0"), state=JobState.FINISHED, outcome=Outcome.FAILED, attempt=1)
     waits = pending(desired, "nlp/sweep.1")
     stone = Tombstone(job=failed.job, digest=failed.digest, outcome=Outcome.FAILED, at=START, attempts=1)
-    previous = replace(allocation(desired, failed, waits), tombstones={failed.job: (stone,)})
+    previous = replace(allocation(desired, failed, waits), tombstones=buried({failed.job: (stone,)}))
     starts = starting(waits, placement(desired, {"gpu-002": [0]}, "nvlinkDomain"))
     jobs = {failed.job: failed, waits.job: starts}
     following = replace(previous, jobs=jobs, generation=8, decided_at=Instant(START + SECOND))

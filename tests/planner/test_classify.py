@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
-from reconciler.model.allocation import Allocation, JobRecord, Tombstone
+from reconciler.model.allocation import Allocation, JobRecord
 from reconciler.model.desired import Desired
 from reconciler.model.job import Dependency
 from reconciler.model.lifecycle import Cause, JobState, Outcome, Phase
 from reconciler.model.observed import AttemptState, JobObservation
 from reconciler.model.reasons import ReasonCode, reason
+from reconciler.model.tombstones import Tombstone, Tombstones, buried
 from reconciler.model.units import SECOND, Digest, Instant, JobKey, Nanoseconds
 from reconciler.planner.classify import judge_all
 from reconciler.planner.decide import decide
@@ -51,9 +51,9 @@ def judge(desired: Desired, record: JobRecord | None, after: int = 10, **more: o
     return judge_all(desired, observed, before, Instant(START + after * SECOND))[0].get(KEY)
 
 
-def stone(outcome: Outcome, digest: str = ASKED.digest, attempts: int = 3) -> Mapping[JobKey, tuple[Tombstone, ...]]:
+def stone(outcome: Outcome, digest: str = ASKED.digest, attempts: int = 3) -> Tombstones:
     made = Tombstone(job=KEY, digest=Digest(digest), outcome=outcome, at=START, attempts=attempts)
-    return {KEY: (made,)}
+    return buried({KEY: (made,)})
 
 
 CHANGED = with_jobs(DESIRED, replace(ASKED, digest=Digest("other")))
@@ -248,7 +248,7 @@ def test_a_dependency_is_met_by_how_the_other_ended(condition: str, outcome: Out
     ended = (
         {other: (Tombstone(job=other, digest=Digest("d"), outcome=outcome, at=START, attempts=1),)} if outcome else {}
     )
-    found = judge(desired, WAITS, tombstones=ended)
+    found = judge(desired, WAITS, tombstones=buried(ended))
     assert found is not None
     assert found.state is (JobState.PENDING if met else JobState.HELD)
     assert met or found.reason == reason(ReasonCode.AFTER, job=other, condition=condition)
@@ -260,7 +260,9 @@ def test_a_live_dependency_counts_before_an_earlier_end() -> None:
     ended = {
         other.key: (Tombstone(job=other.key, digest=Digest("d"), outcome=Outcome.SUCCEEDED, at=START, attempts=1),)
     }
-    before = replace(allocation(desired, pending(desired, "nlp/a"), pending(desired, "nlp/b")), tombstones=ended)
+    before = replace(
+        allocation(desired, pending(desired, "nlp/a"), pending(desired, "nlp/b")), tombstones=buried(ended)
+    )
     found = judge_all(desired, ready(desired), before, START)[0]
     assert found[KEY].reason.code is ReasonCode.AFTER
 

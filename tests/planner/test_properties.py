@@ -24,6 +24,7 @@ from reconciler.model.inventory import Node
 from reconciler.model.job import Job
 from reconciler.model.lifecycle import JobState
 from reconciler.model.observed import Observed
+from reconciler.model.tombstones import buried
 from reconciler.model.units import SECOND, ClassName, JobKey, Nanoseconds, NodeName
 from reconciler.planner.decide import decide
 from tests.planner.strategies import KEYS, Asked, Site, asked, sites
@@ -50,7 +51,7 @@ def shuffled(desired: Desired, observed: Observed, previous: Allocation) -> tupl
             invalid=reversed_order(desired.invalid),
         ),
         replace(observed, nodes=reversed_order(observed.nodes), jobs=reversed_order(observed.jobs)),
-        replace(previous, jobs=reversed_order(previous.jobs), tombstones=reversed_order(previous.tombstones)),
+        replace(previous, jobs=reversed_order(previous.jobs), tombstones=buried(reversed_order(previous.tombstones))),
     )  # fmt: skip
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from reconciler.model.allocation import Allocation, JobRecord, Placement, Promise, Tombstone
+from reconciler.model.allocation import Allocation, JobRecord, Placement, Promise
 from reconciler.model.desired import Desired
 from reconciler.model.job import Elastic, Fence, OnPreempt
 from reconciler.model.lifecycle import Cause, JobState, Outcome, Phase
 from reconciler.model.observed import AttemptState, GpuReport, NodeCondition, Observed
 from reconciler.model.queue import Scheduling
 from reconciler.model.reasons import ReasonCode, reason
+from reconciler.model.tombstones import Tombstone, buried
 from reconciler.model.units import (
     HOUR,
     MINUTE,
@@ -281,7 +282,11 @@ def tomb(pair: Pair, outcome: Outcome) -> Pair:
     """This very incarnation of nlp/new ended before."""
     stone = Tombstone(job=NEW, digest=pair.desired.jobs[NEW].digest, outcome=outcome, at=START, attempts=0)
     stones = {NEW: (stone,)}
-    return replace(pair, previous=replace(pair.previous, tombstones=stones), next=replace(pair.next, tombstones=stones))
+    return replace(
+        pair,
+        previous=replace(pair.previous, tombstones=buried(stones)),
+        next=replace(pair.next, tombstones=buried(stones)),
+    )
 
 
 def ceiling(pair: Pair, name: str, gpus: int) -> Pair:
@@ -337,11 +342,11 @@ WRONG: tuple[Case, ...] = (
      lambda p: p.declared(lambda d: with_jobs(d, without=[OLD])).said("gpu-003", OLD, 1, AttemptState.EXITED).then(
          OLD, state=JobState.FINISHED, outcome=Outcome.SUCCEEDED), Breach.LEFTOVER_RECORD),
     ("tombstone lost", a_start,
-     lambda p: replace(q := tomb(p, Outcome.CANCELLED), next=replace(q.next, tombstones={})), Breach.TOMBSTONE_LOST),
+     lambda p: replace(q := tomb(p, Outcome.CANCELLED), next=replace(q.next, tombstones=buried({}))), Breach.TOMBSTONE_LOST),
     ("success forgotten", a_run,
      lambda p: replace(
          q := tomb(p, Outcome.SUCCEEDED),
-         next=replace(q.next, tombstones={NEW: (replace(q.next.tombstones[NEW][0], outcome=Outcome.CANCELLED),)})),
+         next=replace(q.next, tombstones=buried({NEW: (replace(q.next.tombstones[NEW][0], outcome=Outcome.CANCELLED),)}))),
      Breach.TOMBSTONE_LOST),
     # the life of one job
     ("promised nothing", a_start,
@@ -360,10 +365,10 @@ WRONG: tuple[Case, ...] = (
      Breach.NOT_STARTED),
     ("attempt not counted up", a_start, lambda p: p.was(NEW, attempt=1), Breach.WRONG_ATTEMPT),
     ("attempts of the tombstone forgotten", a_start,
-     lambda p: replace(p, previous=replace(allocation(p.desired, p.previous.jobs[OLD]), tombstones={NEW: (
-         Tombstone(job=NEW, digest=p.desired.jobs[OLD].digest, outcome=Outcome.CANCELLED, at=START, attempts=3),)}),
-         next=replace(p.next, tombstones={NEW: (
+     lambda p: replace(p, previous=replace(allocation(p.desired, p.previous.jobs[OLD]), tombstones=buried({NEW: (
          Tombstone(job=NEW, digest=p.desired.jobs[OLD].digest, outcome=Outcome.CANCELLED, at=START, attempts=3),)})),
+         next=replace(p.next, tombstones=buried({NEW: (
+         Tombstone(job=NEW, digest=p.desired.jobs[OLD].digest, outcome=Outcome.CANCELLED, at=START, attempts=3),)}))),
      Breach.WRONG_ATTEMPT),
     ("moved while it runs", a_run, lambda p: p.placed(OLD, {"gpu-003": [1, 0, 2, 3, 4, 5, 6, 7]}),
      Breach.MOVED_WHILE_HOLDING),
@@ -573,7 +578,7 @@ FINE: tuple[tuple[str, Callable[[], Pair], Callable[[Pair], Pair]], ...] = (
     ("cancelled, come back and succeeded", a_run,
      lambda p: replace(
          q := tomb(p, Outcome.CANCELLED),
-         next=replace(q.next, tombstones={NEW: (replace(q.next.tombstones[NEW][0], outcome=Outcome.SUCCEEDED),)}))),
+         next=replace(q.next, tombstones=buried({NEW: (replace(q.next.tombstones[NEW][0], outcome=Outcome.SUCCEEDED),)})))),
     ("cancelled incarnation comes back", a_start, lambda p: tomb(p, Outcome.CANCELLED)),
     ("node lost, lease over", a_handover,
      lambda p: p.seen("gpu-001", attempts=(), condition=NodeCondition.LOST, lease_expired=True).then(

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from reconciler.model.allocation import JobRecord, Tombstone
+from reconciler.model.allocation import JobRecord
 from reconciler.model.job import Fence, Job
 from reconciler.model.lifecycle import MOVES, Cause, JobState, Phase
 from reconciler.model.observed import AttemptReport, AttemptState, NodeCondition
 from reconciler.model.request import Ask
+from reconciler.model.tombstones import Tombstone
 from reconciler.model.units import NodeName, document_of
 from reconciler.planner.verify.case import FINAL, RUNS, Breach, Case, Violation, held_by
 from reconciler.planner.verify.tasks import is_unwanted
@@ -26,8 +27,9 @@ def succession(case: Case) -> Iterator[Violation]:
         yield Violation(code=Breach.WRONG_GENERATION, detail=f"{old.generation} is followed by {new.generation}")
     if (new.epoch, new.cluster_id) != (old.epoch, old.cluster_id) or new.decided_at < old.decided_at:
         yield Violation(code=Breach.WRONG_GENERATION, detail="another epoch or cluster, or time ran backwards")
-    for key, stones in old.tombstones.items() if old.tombstones is not new.tombstones else ():
-        kept = new.tombstones.get(key, ())
+    before, after = old.tombstones.apart(new.tombstones)
+    for key, stones in before.items():
+        kept = after.get(key, ())
         if kept is not stones and not all(
             stone in kept or any(_later(stone, other) for other in kept) for stone in stones
         ):

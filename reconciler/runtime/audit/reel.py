@@ -29,6 +29,7 @@ from reconciler.documents.record import (
     read_summary,
 )
 from reconciler.errors import GangOpsError, StoreError
+from reconciler.model.allocation import JobRecord
 from reconciler.model.observed import Observed
 from reconciler.model.units import CommitId, JobKey, NodeName, document_of
 from reconciler.runtime.generation import STATE_PATHS, Generation, generation_of, state_files
@@ -40,7 +41,6 @@ from reconciler.store.walk import ABSENT, Link, changed_paths
 
 _CHUNK = 64
 _T = TypeVar("_T")
-_V = TypeVar("_V")
 _DESIRED = "desired/"
 _SEEN = (OBSERVED_NODES, OBSERVED_JOBS, OBSERVED_PROVENANCE, REQUESTS)
 
@@ -136,8 +136,9 @@ def _read(commit: str, files: Files, changed: Mapping[str, str], before: Generat
     gone = [path for path in changed if path not in files]
     summary = read_summary(part)
     fresh = read_allocation(part, summary)
-    jobs = _carried(before.allocation.jobs, fresh.jobs, changed, JOBS)
-    stones = _carried(before.allocation.tombstones, fresh.tombstones, changed, TOMBSTONES)
+    jobs = _carried(before.allocation.jobs, fresh.jobs, changed)
+    reburied = {document_at(path) for path in changed if path.startswith(TOMBSTONES)}
+    stones = before.allocation.tombstones.updated(fresh.tombstones, reburied)
     seen = read_observed(part)
     nodes, progress = {**before.observed.nodes, **seen.nodes}, {**before.observed.jobs, **seen.jobs}
     brought, asked = {**before.observed.provenance, **seen.provenance}, {**before.observed.requests, **seen.requests}
@@ -184,10 +185,10 @@ def _read(commit: str, files: Files, changed: Mapping[str, str], before: Generat
 
 
 def _carried(
-    known: Mapping[JobKey, _V], fresh: Mapping[JobKey, _V], changed: Iterable[str], prefix: str
-) -> Mapping[JobKey, _V]:
+    known: Mapping[JobKey, JobRecord], fresh: Mapping[JobKey, JobRecord], changed: Iterable[str]
+) -> Mapping[JobKey, JobRecord]:
     """By key what was known and what its changed files say now; all tasks of an array lie in one."""
-    files = {document_at(path) for path in changed if path.startswith(prefix)}
+    files = {document_at(path) for path in changed if path.startswith(JOBS)}
     if not files:
         return known
     kept = {key: value for key, value in known.items() if document_of(key) not in files}

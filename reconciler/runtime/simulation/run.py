@@ -22,6 +22,7 @@ from reconciler.model.desired import Desired
 from reconciler.model.lifecycle import JobState, Outcome
 from reconciler.model.observed import Observed, Person, Proof, Provenance
 from reconciler.model.reasons import ReasonCode, sentence
+from reconciler.model.tombstones import Tombstones
 from reconciler.model.units import HOUR, MINUTE, SECOND, CommitId, Instant, JobKey
 from reconciler.planner.people import limits_people
 from reconciler.planner.still import Decider
@@ -170,7 +171,7 @@ class Run:
             self._desired = replace(
                 self._desired, jobs={key: job for key, job in self._desired.jobs.items() if key not in left}
             )
-            kept = replace(kept, jobs=jobs, tombstones={})
+            kept = replace(kept, jobs=jobs, tombstones=Tombstones())
         self._allocation = kept
 
     def _note(self, record: JobRecord) -> bool:
