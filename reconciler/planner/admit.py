@@ -28,7 +28,7 @@ from reconciler.planner.order import Line
 from reconciler.planner.placement import Shape, Spot, shape_of
 from reconciler.planner.preemption import Nobody, Victims, find_victims, is_hopeless
 from reconciler.planner.promise import waiting_for, waits_for_preemptor
-from reconciler.planner.rights import Claim, Rights, borrows_again
+from reconciler.planner.rights import Claim, Rights, borrows_again, unborrowed_types
 from reconciler.planner.shrink import find_shrinks, shrink
 from reconciler.planner.soon import starts_soon
 from reconciler.planner.spares import take_spares, yield_spares
@@ -99,6 +99,8 @@ class Sweep:
                 self.started.append(record.job)
                 self._arrays.placed(job)
                 candidates.renew([record.queue, *(self._draft.records[key].queue for key in placed.victims)])
+            elif (why := borrows_again(self._draft, record, job, partly=True)) is not None:
+                explain.settle_waiting(self._draft, record, why)  # what it could book it may not have yet
             elif (why := self._arrays.out_of_turn(job)) is not None:
                 explain.settle_waiting(self._draft, self._book(record, job, alike), why)
             elif record.job in self._untried and was_passed_over(record):
@@ -152,11 +154,11 @@ class Sweep:
         self._open_to = self.bookings.idle(open_to)
         room = self._draft.shares.room(asked)
         for sized in (size for size in elastic.sizes_of(asked) if size.gpus <= room):
-            types = self._unbooked(sized, open_to)
+            types = self._unbooked(record, sized, open_to)
             if any(self._on_free(record, sized, kind) for kind in types) or self._on_several(record, sized, types):
                 return True
         self._open_to = self.bookings.for_taking(record, job) if open_to else ()
-        types = self._unbooked(job, self._open_to)
+        types = self._unbooked(record, job, self._open_to)
         if any(self._on_releasing(record, job, kind) for kind in types):
             return True
         if self._on_several_releasing(record, job, types):
@@ -171,10 +173,10 @@ class Sweep:
     def _is_unbooked(self, job: Job, kind: GpuType) -> bool:
         return self.bookings.delayed(job, kind, ()) is None
 
-    def _unbooked(self, job: Job, open_to: Openness) -> list[GpuType]:
-        """The types of which it takes nobody's booked quota."""
-        bookings = self.bookings
-        return [kind for kind in self._draft.access.types_for(job) if bookings.delayed(job, kind, open_to) is None]
+    def _unbooked(self, record: JobRecord, job: Job, open_to: Openness) -> list[GpuType]:
+        """The types of which it takes nobody's booked quota, and borrows none that it has just given back."""
+        types = unborrowed_types(self._draft, record, job)
+        return [kind for kind in types if self.bookings.delayed(job, kind, open_to) is None]
 
     def _key(self, record: JobRecord, job: Job, kind: GpuType) -> _Demand | None:
         """What failed for this fails for all its likes. A job that avoids nodes has no likes."""

@@ -397,10 +397,11 @@ def blockers_of(
     job = draft.job(record)
     if job is None or record.state is not JobState.PENDING:
         return (record.reason,)
+    least = elastic.smallest(job)
     after = (
         waits_for_preemptor(draft, record)
-        or borrows_again(draft, record, job)
-        or draft.shares.why(job, elastic.smallest(job).gpus)
+        or borrows_again(draft, record, least, partly=True)
+        or draft.shares.why(job, least.gpus)
     )
     found = tuple(Explainer(draft, Rights(draft)).blockers(record, job))
     return (after, *found) if after is not None else found

@@ -295,13 +295,30 @@ def may_preempt(draft: Draft, job: Job) -> bool:
     return draft.desired.scheduling.preempt_same_queue == "lowerPriority" and own is not None and own.preempts_lower
 
 
-def borrows_again(draft: Draft, record: JobRecord, job: Job) -> Reason | None:
-    """AfterReclaim: what gave borrowed GPUs back does not borrow again for a cooldown, else it would be taken once more."""
+def unborrowed_types(draft: Draft, record: JobRecord, job: Job) -> tuple[GpuType, ...]:
+    """The types it may take so many GPUs of: all that it may use, but none on credit within a cooldown of a reclaim."""
+    kinds = draft.access.types_for(job)
+    if _without_credit_until(draft, record) is None:
+        return kinds
+    return tuple(kind for kind in kinds if not draft.quotas.borrows(job.queue, kind, job.gpus))
+
+
+def borrows_again(draft: Draft, record: JobRecord, job: Job, *, partly: bool = False) -> Reason | None:
+    """AfterReclaim: what gave borrowed GPUs back does not borrow again for a cooldown, else it would be taken once more.
+
+    `partly`: also when that leaves it some of its types.
+    """
+    until = _without_credit_until(draft, record)
+    if until is None:
+        return None
+    left = unborrowed_types(draft, record, job)
+    shut = len(left) < len(draft.access.types_for(job)) if partly else not left
+    return reason(ReasonCode.AFTER_RECLAIM, until=until) if shut else None
+
+
+def _without_credit_until(draft: Draft, record: JobRecord) -> Instant | None:
+    """When it may borrow again; None: at once."""
     if record.reclaimed is None:
         return None
     until = Instant(record.reclaimed + draft.desired.scheduling.cooldown)
-    if draft.now >= until or any(
-        not draft.quotas.borrows(job.queue, kind, job.gpus) for kind in draft.access.types_for(job)
-    ):
-        return None
-    return reason(ReasonCode.AFTER_RECLAIM, until=until)
+    return None if draft.now >= until else until

@@ -331,6 +331,28 @@ def promise_on(pair: Pair, key: JobKey) -> Pair:
     )
 
 
+def with_another(pair: Pair) -> Pair:
+    """nlp/low starts on gpu-004 in the same decision."""
+    desired = with_jobs(pair.desired, job(LOW))
+    previous = allocation(desired, *pair.previous.jobs.values(), pending(desired, LOW))
+    another = starting(previous.jobs[LOW], placement(desired, {"gpu-004": 8}, "node"))
+    return replace(pair, desired=desired, previous=previous, next=following(previous, pair.next.jobs[NEW], another))
+
+
+def was_promised(pair: Pair, node: str) -> Pair:
+    """nlp/low had a promise on this node before."""
+    promise = Promise(placement=placement(pair.desired, {node: 8}, "node"), made=START, deadline=NOW, waiting_for=())
+    return pair.was(LOW, state=JobState.PROMISED, promise=promise)
+
+
+def gave_back(pair: Pair, *keys: JobKey, ago: int = 59) -> Pair:
+    """These gave borrowed GPUs back so many seconds ago; the cooldown is a minute."""
+    pair = pair.declared(lambda d: replace(d, scheduling=replace(d.scheduling, cooldown=Nanoseconds(MINUTE))))
+    for key in keys:
+        pair = pair.was(key, reclaimed=Instant(NOW - ago * SECOND))
+    return pair
+
+
 WRONG: tuple[Case, ...] = (
     # the allocation as a whole
     ("generation skipped", a_start, lambda p: replace(p, next=replace(p.next, generation=9)), Breach.WRONG_GENERATION),
@@ -458,8 +480,12 @@ WRONG: tuple[Case, ...] = (
     ("not preemptible and beyond the guarantee", a_start,
      lambda p: guaranteed(p.asked(NEW, on_preempt=OnPreempt.NEVER), "nlp", 23), Breach.BEYOND_GUARANTEE),
     ("borrows at once what was reclaimed", a_start,
-     lambda p: p.declared(lambda d: replace(d, scheduling=replace(d.scheduling, cooldown=Nanoseconds(MINUTE))))
-     .was(NEW, reclaimed=Instant(NOW - 59 * SECOND)), Breach.BORROWS_TOO_SOON),
+     lambda p: gave_back(p, NEW), Breach.BORROWS_TOO_SOON),
+    ("borrows a part of it at once", a_start, lambda p: gave_back(guaranteed(p, "nlp", 23), NEW), Breach.BORROWS_TOO_SOON),
+    ("two borrow at once what was reclaimed", lambda: with_another(a_start()),
+     lambda p: gave_back(guaranteed(p, "nlp", 31), NEW, LOW), Breach.BORROWS_TOO_SOON),
+    ("borrows at once beside a promise", lambda: with_another(a_start()),
+     lambda p: gave_back(guaranteed(was_promised(p, "gpu-004"), "nlp", 31), NEW), Breach.BORROWS_TOO_SOON),
     ("ceiling for a promise", an_eviction, lambda p: ceiling(p, "nlp", 15), Breach.CEILING_EXCEEDED),
     # victims
     ("equal priority", an_eviction, lambda p: p.asked(HIGH, priority_class="low"), Breach.NO_RIGHT_TO_EVICT),
@@ -591,6 +617,14 @@ FINE: tuple[tuple[str, Callable[[], Pair], Callable[[Pair], Pair]], ...] = (
          HIGH, promise=replace(p.next.jobs[HIGH].promise,  # type: ignore[type-var]  # it has one
                                placement=placement(p.desired, {"gpu-003": 8, "gpu-004": 8})))),
     ("GPUs given twice long ago", a_start, overlapping),
+    ("borrows when the cooldown is over", a_start, lambda p: gave_back(guaranteed(p, "nlp", 23), NEW, ago=60)),
+    ("all that is guaranteed after a reclaim", a_start, lambda p: gave_back(guaranteed(p, "nlp", 24), NEW)),
+    ("another borrows beside what was reclaimed", lambda: with_another(a_start()),
+     lambda p: gave_back(guaranteed(p, "nlp", 24), NEW)),
+    ("a promise that fell was decided anew beside what was reclaimed", lambda: with_another(a_start()),
+     lambda p: gave_back(guaranteed(was_promised(p, "gpu-002"), "nlp", 24), NEW)),
+    ("two within the guarantee after a reclaim", lambda: with_another(a_start()),
+     lambda p: gave_back(guaranteed(p, "nlp", 32), NEW, LOW)),
 )  # fmt: skip
 
 

@@ -131,6 +131,18 @@ class Case:
         return [(b, a) for b, a in self.changed if a is not None and is_new(b, a)]
 
     @cached_property
+    def returned(self) -> list[JobRecord]:
+        """Those of them that waited, and in this incarnation gave borrowed GPUs back within the cooldown."""
+        since = self.now - self.desired.scheduling.cooldown
+        return [
+            after
+            for before, after in self.started
+            if before is not None and before.reclaimed is not None and before.reclaimed > since
+            if before.digest == after.digest
+            if not before.state.holds_gpus and before.state is not JobState.PROMISED
+        ]
+
+    @cached_property
     def nodes(self) -> dict[NodeName, Node]:
         """The declared nodes by name, with the shapes that their links were seen to leave."""
         return {node.name: node for node in effective(self.desired.inventory, self.observed).nodes}

@@ -147,11 +147,6 @@ class Tree:
         return uses(self.case, self, self.case.next.jobs.values())
 
     @cached_property
-    def earlier(self) -> Sums:
-        """What went on and what was promised before this decision."""
-        return self.sums(uses(self.case, self, self.case.previous.jobs.values())[0])
-
-    @cached_property
     def at_most(self) -> Use:
         """All that went on before and all that was given GPUs now, as if nobody had been evicted yet."""
         old, new = self.case.previous.jobs, self.case.next.jobs
@@ -179,6 +174,23 @@ class Tree:
             job = self.case.desired.jobs.get(after.job)
             if job is not None and is_fixed(self.case, job) and (before is None or goes_on_at(before) is None):
                 found[self.path(after.queue)[0]] += self.ahead_of(after)
+        return self.sums(found).under
+
+    @cached_property
+    def untouched(self) -> Use:
+        """What went on before and does so at the same place: it was there at every moment of the decision."""
+        old, found = self.case.previous.jobs, Counter[str]()
+        for key, record in self.case.next.jobs.items():
+            if key in old and goes_on_at(old[key]) == goes_on_at(record):
+                found[self.path(record.queue)[0]] += min(self.ahead_of(old[key]), self.ahead_of(record))
+        return self.sums(found).under
+
+    @cached_property
+    def returned_to(self) -> Use:
+        """What is given now to jobs that gave borrowed GPUs back within the cooldown, without their spares."""
+        found = Counter[str]()
+        for after in self.case.returned:
+            found[self.path(after.queue)[0]] += count(self.case, self.kind, goes_on_at(after))
         return self.sums(found).under
 
     def ahead_of(self, record: JobRecord | None) -> int:
@@ -304,20 +316,19 @@ def is_fixed(case: Case, job: Job) -> bool:
 
 
 def borrows_soon(case: Case) -> Iterator[Violation]:
-    """What gave borrowed GPUs back does not borrow again for a cooldown."""
-    for before, after in case.started:
-        if before is None or before.reclaimed is None or before.state.holds_gpus:
-            continue
-        place = after.promise.placement if after.promise else after.placement
-        if case.now >= before.reclaimed + case.desired.scheduling.cooldown or place is None:
-            continue
-        tree = tree_of(case, case.gpu_type(place))
-        said = [name for name in tree.path(after.queue)[:-1] if tree.is_declared(name)]
-        over = [name for name in said if tree.earlier.under[name] + len(place.ranks) > tree.guaranteed(name)]
-        if before.state is not JobState.PROMISED and (over or not said) and _still_over(tree, said):
-            yield Violation(code=Breach.BORROWS_TOO_SOON, job=after.job, detail=", ".join(over))
+    """What gave borrowed GPUs back does not borrow again for a cooldown.
 
-
-def _still_over(tree: Tree, said: list[str]) -> bool:
-    """Also as things are after this decision, in which others of the queue may have ended."""
-    return not said or any(tree.ahead.under[name] > tree.guaranteed(name) for name in said)
+    Who was first within one decision is not known. But the last of those that gave back found all the others of them,
+    and what merely went on; who came after it may have borrowed.
+    """
+    for after in case.returned:
+        place = goes_on_at(after)
+        for kind in sorted({case.nodes[n].shape.gpu_type for n in place.nodes if n in case.nodes} if place else ()):
+            tree = tree_of(case, kind)
+            said = [name for name in tree.path(after.queue)[:-1] if tree.is_declared(name)]
+            has = {name: tree.untouched[name] + tree.returned_to[name] for name in said}
+            over = [
+                f"{name}: {has[name]} of {tree.guaranteed(name)}" for name in said if has[name] > tree.guaranteed(name)
+            ]
+            if over or not said:
+                yield Violation(code=Breach.BORROWS_TOO_SOON, job=after.job, detail=", ".join(over))
