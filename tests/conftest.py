@@ -11,8 +11,12 @@ from hypothesis import HealthCheck, settings
 
 from tests.engines.slurm_cluster import SlurmCluster, why_not
 
-# How long an example takes says more about what else this machine does than about the code.
-settings.register_profile("patient", settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]))
+# How long an example takes says more about what else this machine does than about the code. CI looks at the same examples
+# each time, so that what fails there is the change's doing; whoever runs the tests by hand explores.
+settings.register_profile(
+    "patient",
+    settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))),
+)
 settings.load_profile("patient")
 
 

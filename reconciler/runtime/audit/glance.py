@@ -73,35 +73,26 @@ class SummaryGlance:
 
 def job_glance(content: bytes) -> JobGlance:
     """The facts of one record; what is not there is "" or 0. Of an array: those of one task, see `record_texts`."""
-    lines: dict[bytes, bytes] = {}
-    blocks: dict[bytes, bytes] = {}
-    for key, line, block in _PART.findall(content):
-        if block:
-            blocks[key] = block
-        else:
-            lines[key] = line
-
-    def text(key: bytes) -> str:
-        return _plain(lines[key]) if key in lines else ""
-
-    why = blocks.get(b"reason", b"")
-    code, asked = _CODE.search(why), _ASKED.search(why)
+    part = {key: block or line for key, line, block in _PART.findall(content)}.get
+    reason, spares = part(b"reason", b""), part(b"spares", b"")
+    code = _CODE.search(reason)
+    asked = _ASKED.search(reason) if b"  by: " in reason else None
     return JobGlance(
-        queue=text(b"queue"),
-        state=text(b"state"),
-        phase=text(b"phase"),
+        queue=_plain(part(b"queue", b"")),
+        state=_plain(part(b"state", b"")),
+        phase=_plain(part(b"phase", b"")),
         code=code[1].decode() if code else "",
-        why=text(b"why"),
-        cause=text(b"cause"),
-        outcome=text(b"outcome"),
-        attempt=_whole(lines.get(b"attempt", b"")),
-        place=place_words(blocks[b"placement"]) if b"placement" in blocks else "",
-        reserved=place_words(blocks[b"promise"]) if b"promise" in blocks else "",
-        lost=_whole(lines.get(b"lostWork", b"")),
-        started=instant(text(b"started")),
-        preemptor=text(b"preemptor"),
+        why=_plain(part(b"why", b"")),
+        cause=_plain(part(b"cause", b"")),
+        outcome=_plain(part(b"outcome", b"")),
+        attempt=_whole(part(b"attempt", b"")),
+        place=place_words(part(b"placement", b"")),
+        reserved=place_words(part(b"promise", b"")),
+        lost=_whole(part(b"lostWork", b"")),
+        started=instant(_plain(part(b"started", b""))),
+        preemptor=_plain(part(b"preemptor", b"")),
         by=_plain(asked[1]) if asked else "",
-        spares=" ".join(f"{node.decode()}:{int(mask):x}" for node, mask in _SPARE.findall(blocks.get(b"spares", b""))),
+        spares=" ".join(f"{node.decode()}:{int(mask):x}" for node, mask in _SPARE.findall(spares)) if spares else "",
     )
 
 

@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 from reconciler import __version__
+from reconciler.documents.loader import bulk
 from reconciler.documents.record import JOBS, OBSERVED_JOBS, SUMMARY
 from reconciler.errors import StoreError
 from reconciler.model.lifecycle import Cause, JobState
@@ -116,7 +117,8 @@ def indexed(git: Git, tip: str, progress: Progress | None = None) -> Index:
     links = _continuation(git, tip, index) if index is not None else None
     if index is None or links is None:
         index, links = Index(), record_chain(git, tip)
-    _Builder(git, index).extend(links, progress or (lambda _done, _of: None))
+    with bulk():
+        _Builder(git, index).extend(links, progress or (lambda _done, _of: None))
     _save(file, index)
     return index
 
