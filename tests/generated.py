@@ -57,6 +57,8 @@ QUEUES = ("nlp", "vision", "speech", "pretrain")
 PEOPLE = ("ada", "bob", "eve", "kim")
 _FORGE = "Forge <noreply@forge>"
 _DONE = {"prepare": AttemptState.PREPARED, "run": AttemptState.RUNNING}
+_PACKED = 500
+"""Commits to a pack. Trees that were listed are made deltas of each other without an end to the chain, but not across packs."""
 _KEPT = 60
 """Files of finished jobs that are still there."""
 
@@ -136,6 +138,7 @@ class Stream:
         author: str = "",
     ) -> tuple[str, str]:
         """Ids of a commit and of its tree. `graft` is a tree that becomes `desired/`; `author` is `who` if not said."""
+        assert self._child.stdin is not None
         mark = len(self._marks) + 1
         when = f"{at // SECOND} +0000"
         told = message.encode()
@@ -158,6 +161,8 @@ class Stream:
         tree = self._asked(b"".join([*out, b'ls ""\n'])).split()[2]
         made = self._asked(f"\nget-mark :{mark}\n".encode()).strip()
         self._marks[made] = mark
+        if mark % _PACKED == 0:
+            self._child.stdin.write(b"checkpoint\n")
         return made, tree
 
     def _asked(self, words: bytes) -> str:
