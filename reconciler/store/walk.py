@@ -6,6 +6,8 @@ files at those paths say is left to the audit.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
 import signal
@@ -15,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import IO
 
 from reconciler.errors import StoreError
 from reconciler.store.branches import before_branch, named_before
@@ -179,6 +182,7 @@ def streamed(git: Git, *arguments: str, stdin: bytes = b"") -> Iterator[bytes]:
             stderr=complaints, start_new_session=True, bufsize=1 << 20,
         )  # fmt: skip
         assert child.stdout is not None
+        _widen(child.stdout)
         try:
             for line in child.stdout:
                 yield line.rstrip(b"\n")
@@ -190,3 +194,10 @@ def streamed(git: Git, *arguments: str, stdin: bytes = b"") -> Iterator[bytes]:
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
             child.stdout.close()
+
+
+def _widen(pipe: IO[bytes]) -> None:
+    """Room for a megabyte where the system has it to give: git walks on while what it found is looked into."""
+    if resize := getattr(fcntl, "F_SETPIPE_SZ", None):  # Linux alone
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(pipe, resize, 1 << 20)

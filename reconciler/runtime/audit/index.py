@@ -149,16 +149,31 @@ def _wanted(rows: _Rows) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+class _Numbers(dict[str, int]):
+    """The number of each text; a text that is not known yet is added to `texts`."""
+
+    def __init__(self, texts: list[str]) -> None:
+        super().__init__((text, number) for number, text in enumerate(texts))
+        self._texts = texts
+
+    def __missing__(self, text: str) -> int:
+        number = self[text] = len(self._texts)
+        self._texts.append(text)
+        return number
+
+
 class _Builder:
     """Appends generations to an index."""
 
     def __init__(self, git: Git, index: Index) -> None:
         self._git, self._index = git, index
-        self._numbers = {text: number for number, text in enumerate(index.texts)}
+        self._numbers = _Numbers(index.texts)
         self._merged: dict[str, str] = {}
         self._tables: dict[str, RecordTexts] = {}
         self._arrays = {document_of(JobKey(text)) for text in index.texts if index_of(JobKey(text)) is not None}
         self._since = index.tip
+        self._last = {job: event for event, job in enumerate(index.events["job"])}
+        """The newest event of each job that was looked at for losses."""
         self._origins = Origins(git, by_path={path: Origin(*row) for path, row in index.origins.items()})
         if len(index.ids) > 1:
             self._origins.at = index.texts[index.commits["desired"][-1]]
@@ -206,16 +221,16 @@ class _Builder:
         told = summary_glance(summary)
         desired = self._merged[commit]
         scenery = any(path.startswith("desired/") for path in paths)
-        number = self._number
+        number = self._numbers
         return (
             told.generation,
             told.at,
             told.version,
-            number(told.trigger),
-            number(desired or told.desired),
+            number[told.trigger],
+            number[desired or told.desired],
             scenery,
             *told.metrics,
-            number(told.idle_by_type),
+            number[told.idle_by_type],
         )
 
     def _events(self, position: int, path: str, content: bytes) -> Iterator[tuple[int, ...]]:
@@ -245,16 +260,16 @@ class _Builder:
 
     def _event(self, position: int, job: str, content: bytes | None) -> tuple[int, ...]:
         told = job_glance(content) if content is not None else _DROPPED
-        number = self._number
+        number = self._numbers
         return (
-            position, number(job), number(told.queue), number(told.state), number(told.phase), number(told.code),
-            number(told.cause), number(told.outcome), told.attempt, number(told.place), number(told.reserved),
-            number(told.spares), number(told.preemptor), 0, 0, 0, told.started, told.lost, 0,
+            position, number[job], number[told.queue], number[told.state], number[told.phase], number[told.code],
+            number[told.cause], number[told.outcome], told.attempt, number[told.place], number[told.reserved],
+            number[told.spares], number[told.preemptor], 0, 0, 0, told.started, told.lost, 0,
         )  # fmt: skip
 
     def _attribute(self, base: int, begun: int) -> None:
         """Who asked for each job of the new events, as of the desired commit its decision answered."""
-        events, number, event = self._index.events, self._number, begun
+        events, number, event = self._index.events, self._numbers, begun
         for position in range(base, len(self._index.ids)):
             desired = self._merged[self._index.ids[position]]
             if desired:
@@ -262,7 +277,7 @@ class _Builder:
             while event < len(events["commit"]) and events["commit"][event] == position:
                 origin = self._origins.of(self._index.text("job", event))
                 for column, text in (("person", origin.person), ("request", origin.request), ("asked", origin.commit)):
-                    events[column][event] = number(text)
+                    events[column][event] = number[text]
                 event += 1
 
     def _write_off(self, begun: int) -> None:
@@ -279,10 +294,7 @@ class _Builder:
 
     def _losses(self, begun: int) -> Iterator[tuple[int, int, int]]:
         """(event, when the work ended, the event that last told of it) for each new event that writes work off."""
-        index, left = self._index, self._index.left
-        before: dict[int, int] = {}
-        for event in range(begun):
-            before[index.events["job"][event]] = event
+        index, left, before = self._index, self._index.left, self._last
         for event in range(begun, len(index.events["commit"])):
             job = index.events["job"][event]
             was, state = before.get(job), index.text("state", event)
@@ -300,13 +312,6 @@ class _Builder:
                 evicted = index.text("cause", event) in EVICTED and ran != JobState.LOST
                 if _is_failure(ran, state, index.text("cause", event), index.text("outcome", event)) and not evicted:
                     yield event, ended, was
-
-    def _number(self, text: str) -> int:
-        found = self._numbers.get(text)
-        if found is None:
-            found = self._numbers[text] = len(self._index.texts)
-            self._index.texts.append(text)
-        return found
 
 
 def gpus_in(words: str) -> int:
