@@ -246,6 +246,8 @@ def report(
     repo: Path, file: Path, since: str, until: str | None, signers: Path | None, *, proving: bool, fetch: bool
 ) -> None:
     """Write the record as one page: who held what, quotas, fragmentation, losses, decisions. No script, nothing loaded."""
+    for time in (since, until or since):
+        moment(time, now())  # what is no time is told before a long record is read
     clone, current, desired = newest(repo, fetch=fetch)
     with progress("reading the record") as told:
         index = indexed(clone.git, current.commit, told)
